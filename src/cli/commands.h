@@ -1,0 +1,19 @@
+// The subcommands of onecard. Each add_* declares its flags on `app` and, when chosen, sets
+// commands.selected to what runs it.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace onecard::cli {
+
+struct Commands {
+  std::function<int()> selected;  // returns the exit code; an Error is reported by main
+};
+
+void add_commands(CLI::App& app, Commands& commands);
+
+}  // namespace onecard::cli

@@ -1,0 +1,43 @@
+// onecard: one program, a subcommand a job. A subcommand lives in its own file and registers itself
+// in commands.h.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+// 2: the call was wrong (as argument parsers do); 1: it was right and failed.
+int exit_code(onecard::ErrorCode code) {
+  switch (code) {
+    case onecard::ErrorCode::kInvalidArgument:
+    case onecard::ErrorCode::kNotFound:
+    case onecard::ErrorCode::kUnsupported:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"onecard serves DeepSeek-V4.1-Flash from one GPU card, host memory and a drive.",
+               "onecard"};
+  app.set_version_flag("--version", ONECARD_VERSION);
+  app.require_subcommand(1);
+  onecard::cli::Commands commands;
+  onecard::cli::add_commands(app, commands);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return commands.selected();
+  } catch (const onecard::Error& error) {
+    std::fprintf(stderr, "onecard: %s\n", error.what());
+    return exit_code(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "onecard: %s\n", error.what());
+    return 1;
+  }
+}

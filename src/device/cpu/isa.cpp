@@ -1,0 +1,34 @@
+#include "device/cpu/isa.h"
+
+#include <array>
+
+namespace onecard::cpu {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames{"plain", "avx2", "avx512-vnni", "avx512-vbmi"};
+
+}  // namespace
+
+Isa detect_isa() {
+  // GCC's runtime checks CPUID and, through XGETBV, that the operating system saves the wide
+  // registers.
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("f16c"))
+    return Isa::kPlain;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
+      !__builtin_cpu_supports("avx512vnni"))
+    return Isa::kAvx2;
+  return __builtin_cpu_supports("avx512vbmi") ? Isa::kAvx512Vbmi : Isa::kAvx512Vnni;
+}
+
+const char* isa_name(Isa isa) { return kNames[static_cast<size_t>(isa)].data(); }
+
+std::optional<Isa> isa_from_name(std::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i)
+    if (name == kNames[i]) return static_cast<Isa>(i);
+  return std::nullopt;
+}
+
+}  // namespace onecard::cpu

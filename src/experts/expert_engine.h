@@ -1,0 +1,33 @@
+// The MoE seam. A layer adds its routed experts' output through this interface and never asks where
+// an expert is. Called by the engine thread, between other ops of the same Exec; implementations
+// own residency and their threads.
+#pragma once
+
+#include <cstdint>
+
+#include "device/exec.h"
+#include "tensor/view.h"
+
+namespace onecard::experts {
+
+/// Which experts each row chose, by descending selection score. ids: [tokens, experts_per_token];
+/// weights: the same shape, multiplied into the expert's hidden activation before its down
+/// projection.
+struct Routing {
+  View<const int32_t> expert_ids;
+  View<const float> weights;
+};
+
+class ExpertEngine {
+ public:
+  virtual ~ExpertEngine() = default;
+
+  /// out[t,:] += sum over the row's experts e of w2_e( weight * silu(min(gate, limit)) * clamp(up,
+  /// +-limit) ). x, out: [tokens, hidden] f32. The result of a row does not depend on the other
+  /// rows or on the number of threads. Throws kDataCorrupt or kIo when an expert cannot be read;
+  /// `out` is then unspecified.
+  virtual void forward_add(const Exec& exec, int64_t layer_idx, View<const float> x,
+                           const Routing& routing, View<float> out) = 0;
+};
+
+}  // namespace onecard::experts

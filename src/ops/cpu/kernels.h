@@ -1,0 +1,15 @@
+// The CPU backend of the ops: same contracts as the public headers, shapes already checked.
+// Included by ops/*.cpp alone.
+#pragma once
+
+#include <span>
+
+#include "device/exec.h"
+#include "tensor/view.h"
+
+namespace onecard::ops::cpu {
+
+void rms_norm(const Exec& exec, View<const float> x, std::span<const float> w, float eps,
+              View<float> out);
+
+}  // namespace onecard::ops::cpu

@@ -1,0 +1,40 @@
+// Linear layers over every stored weight format. The format is read from the tensors, per matrix.
+#pragma once
+
+#include <cstdint>
+
+#include "device/exec.h"
+#include "quant/exl3/matrix.h"
+#include "tensor/view.h"
+
+namespace onecard::ops {
+
+/// One weight matrix W[out, in] as stored; borrows.
+struct LinearWeight {
+  enum class Format {
+    kF32,         // [out, in]
+    kF16,         // [out, in]
+    kBf16,        // [out, in]
+    kFp8Block32,  // e4m3 [out, in], one e8m0 scale per 32x32 tile [out/32, in/32]
+    kFp4Block32,  // e2m1 pairs [out, in/2], low nibble first, one e8m0 scale per 32 inputs [out,
+                  // in/32]
+    kExl3,        // `exl3`
+  };
+  Format format = Format::kF32;
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  const void* data = nullptr;       // all but kExl3; aligned to the element
+  const uint8_t* scales = nullptr;  // kFp8Block32, kFp4Block32
+  exl3::MatrixView exl3;            // kExl3
+
+  /// Output rows [begin, end) as a matrix of their own. Throws kInvalidArgument where the format
+  /// cannot be cut there (kFp8Block32: multiples of 32; kExl3: multiples of 128).
+  LinearWeight out_rows(int64_t begin, int64_t end) const;
+};
+
+/// out[t,o] = sum_i W[o,i] x[t,i].   x: [tokens, in] f32; out: [tokens, out] f32, not x.
+/// Plain path: weights exact, products summed in f64. Throws kInvalidArgument on a bad shape.
+/// CUDA: queued on exec.stream.
+void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
+
+}  // namespace onecard::ops
