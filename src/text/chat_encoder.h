@@ -35,10 +35,16 @@ struct Prompt {
   std::vector<std::string> image_sources;
 };
 
+struct ChatEncoderOptions {
+  /// With a tool choice of "none" the tools are shown all the same, so that changing the choice
+  /// does not change the prompt's beginning.
+  bool show_unused_tools = false;
+};
+
 /// Throws kInvalidArgument when the conversation contradicts itself (an image in a system message,
 /// an unknown tool choice, a continuation of something that is not the assistant's); the message
 /// begins with the request's parameter and ": ".
-Prompt encode_chat(const Conversation& conversation);
+Prompt encode_chat(const Conversation& conversation, const ChatEncoderOptions& options = {});
 
 /// What markup in a client's text does.
 enum class ClientMarkup {

@@ -10,9 +10,12 @@
 namespace onecard::text {
 
 struct ChatJsonOptions {
-  ThinkingDefaults thinking;
+  ThinkingDefaults thinking = {};
   /// Images become placeholders and sources; otherwise they are refused with kUnsupported.
   bool allow_images = false;
+  /// A tool result that answers no call, and calls without a result, are let through: agents cancel
+  /// calls and cut histories. Otherwise they are refused, as the official service does.
+  bool lenient_history = false;
 };
 
 /// Reads messages, tools, tool_choice, response_format, thinking, reasoning_effort,

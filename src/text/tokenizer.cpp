@@ -1,0 +1,376 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <fstream>
+#include <functional>
+#include <queue>
+
+#include "base/error.h"
+#include "text/chat_tokens.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer_file.h"
+
+namespace onecard::text {
+namespace {
+
+// Open addressing with linear probing, at most half full. The two tables below are read for every
+// piece and every pair of a text: one cache line a look-up.
+size_t num_slots_for(size_t num_entries) { return std::bit_ceil(2 * num_entries + 2); }
+
+struct Merge {
+  uint32_t rank = 0;
+  TokenId merged = -1;
+};
+
+class MergeTable {
+ public:
+  explicit MergeTable(const std::vector<MergeRule>& rules)
+      : slots_(num_slots_for(rules.size())), mask_(slots_.size() - 1) {
+    for (size_t rank = 0; rank < rules.size(); ++rank) {
+      const uint64_t key = key_of(rules[rank].left, rules[rank].right);
+      size_t i = first_slot(key);
+      while (slots_[i].merge.merged >= 0) i = (i + 1) & mask_;
+      slots_[i] = {key, {static_cast<uint32_t>(rank), rules[rank].merged}};
+    }
+  }
+
+  /// `merged` is negative when the pair does not merge.
+  Merge find(TokenId left, TokenId right) const {
+    const uint64_t key = key_of(left, right);
+    for (size_t i = first_slot(key);; i = (i + 1) & mask_)
+      if (slots_[i].key == key || slots_[i].merge.merged < 0) return slots_[i].merge;
+  }
+
+ private:
+  struct Slot {
+    uint64_t key = ~uint64_t{0};
+    Merge merge;
+  };
+
+  static uint64_t key_of(TokenId left, TokenId right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  size_t first_slot(uint64_t key) const {
+    return (key * 0x9E3779B97F4A7C15u >> 32) & mask_;  // Fibonacci hashing
+  }
+
+  std::vector<Slot> slots_;
+  size_t mask_;
+};
+
+// The vocabulary by bytes.
+class PieceTable {
+ public:
+  explicit PieceTable(const TokenizerFile& file)
+      : tokens_(file.tokens),
+        slots_(num_slots_for(file.num_model_tokens)),
+        mask_(slots_.size() - 1) {
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (!tokens_[id].is_used || tokens_[id].is_added) continue;
+      const size_t hash = std::hash<std::string_view>()(tokens_[id].bytes);
+      size_t i = hash & mask_;
+      while (slots_[i].id >= 0) i = (i + 1) & mask_;
+      slots_[i] = {static_cast<uint32_t>(hash >> 32), static_cast<TokenId>(id)};
+    }
+  }
+
+  /// Negative when no token stands for these bytes.
+  TokenId find(std::string_view bytes) const {
+    const size_t hash = std::hash<std::string_view>()(bytes);
+    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
+      const Slot& slot = slots_[i];
+      if (slot.id < 0) return slot.id;
+      if (slot.tag == static_cast<uint32_t>(hash >> 32) && tokens_[slot.id].bytes == bytes)
+        return slot.id;
+    }
+  }
+
+ private:
+  struct Slot {
+    uint32_t tag =
+        0;  // other bits of the hash: a foreign entry is passed without reading its bytes
+    TokenId id = -1;
+  };
+
+  const std::vector<TokenEntry>& tokens_;
+  std::vector<Slot> slots_;
+  size_t mask_;
+};
+
+// The added tokens in order of their bytes: those that begin like the text at a place are a range,
+// which every further byte narrows.
+class AddedTokenTable {
+ public:
+  struct Match {
+    TokenId id = -1;
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  explicit AddedTokenTable(const std::vector<TokenEntry>& tokens) : tokens_(tokens) {
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      if (!tokens[id].is_added) continue;
+      ids_.push_back(static_cast<TokenId>(id));
+      begins_[static_cast<unsigned char>(tokens[id].bytes[0])] = true;
+    }
+    std::sort(ids_.begin(), ids_.end(),
+              [&](TokenId a, TokenId b) { return tokens_[a].bytes < tokens_[b].bytes; });
+  }
+
+  /// The leftmost token at or after `begin` that `allowed(id, begin, end)` accepts, the longest if
+  /// several begin there. `id` is negative when there is none.
+  template <typename Allowed>
+  Match find(std::string_view text, size_t begin, Allowed allowed) const {
+    for (size_t at = begin; at < text.size(); ++at) {
+      if (!begins_[static_cast<unsigned char>(text[at])]) continue;
+      const Match match = longest_at(text, at, allowed);
+      if (match.id >= 0) return match;
+    }
+    return {};
+  }
+
+  TokenId find_exact(std::string_view bytes) const {
+    const auto found = std::lower_bound(
+        ids_.begin(), ids_.end(), bytes,
+        [&](TokenId id, std::string_view value) { return tokens_[id].bytes < value; });
+    return found != ids_.end() && tokens_[*found].bytes == bytes ? *found : -1;
+  }
+
+ private:
+  template <typename Allowed>
+  Match longest_at(std::string_view text, size_t begin, Allowed allowed) const {
+    Match longest;
+    auto first = ids_.begin();
+    auto last = ids_.end();
+    for (size_t length = 0; first != last; ++length) {
+      // All in [first, last) begin with text[begin, begin + length); at most one is no longer.
+      if (tokens_[*first].bytes.size() == length) {
+        if (allowed(*first, begin, begin + length)) longest = {*first, begin, begin + length};
+        ++first;
+      }
+      if (begin + length >= text.size()) break;
+      const auto byte = static_cast<unsigned char>(text[begin + length]);
+      const auto byte_at = [&](TokenId id) {
+        return static_cast<unsigned char>(tokens_[id].bytes[length]);
+      };
+      first = std::partition_point(first, last, [&](TokenId id) { return byte_at(id) < byte; });
+      last = std::partition_point(first, last, [&](TokenId id) { return byte_at(id) == byte; });
+    }
+    return longest;
+  }
+
+  const std::vector<TokenEntry>& tokens_;
+  std::vector<TokenId> ids_;
+  std::array<bool, 256> begins_{};
+};
+
+// The scratch of one encode call: a piece as a doubly linked list of tokens, and the merges that
+// are possible in it.
+class BpeScratch {
+ public:
+  /// Appends the tokens of `piece` to `ids`: the pair of the lowest rank merges first, the leftmost
+  /// of equals.
+  void encode(std::string_view piece, const std::array<TokenId, 256>& byte_ids,
+              const MergeTable& merges, std::vector<TokenId>& ids) {
+    symbols_.clear();
+    for (size_t i = 0; i < piece.size(); ++i)
+      symbols_.push_back({byte_ids[static_cast<unsigned char>(piece[i])], static_cast<int>(i) - 1,
+                          static_cast<int>(i) + 1});
+    symbols_.back().next = -1;
+    candidates_.clear();
+    for (size_t i = 0; i + 1 < symbols_.size(); ++i) propose(static_cast<int>(i), merges);
+    std::make_heap(candidates_.begin(), candidates_.end());
+    while (!candidates_.empty()) {
+      std::pop_heap(candidates_.begin(), candidates_.end());
+      const Candidate best = candidates_.back();
+      candidates_.pop_back();
+      Symbol& left = symbols_[best.left_idx];
+      // An earlier merge may have used one of the two.
+      if (left.id != best.left || left.next < 0 || symbols_[left.next].id != best.right) continue;
+      Symbol& right = symbols_[left.next];
+      left.id = best.merged;
+      left.next = right.next;
+      right.id = -1;
+      if (left.next >= 0) {
+        symbols_[left.next].previous = best.left_idx;
+        push(best.left_idx, merges);
+      }
+      if (left.previous >= 0) push(left.previous, merges);
+    }
+    for (int i = 0; i >= 0; i = symbols_[i].next) ids.push_back(symbols_[i].id);
+  }
+
+ private:
+  struct Symbol {
+    TokenId id;
+    int previous;
+    int next;
+  };
+  struct Candidate {
+    uint32_t rank;
+    int left_idx;
+    TokenId left;
+    TokenId right;
+    TokenId merged;
+    // std heaps keep the largest on top.
+    bool operator<(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : left_idx > other.left_idx;
+    }
+  };
+
+  bool propose(int left_idx, const MergeTable& merges) {
+    const Symbol& left = symbols_[left_idx];
+    const TokenId right = symbols_[left.next].id;
+    const Merge merge = merges.find(left.id, right);
+    if (merge.merged < 0) return false;
+    candidates_.push_back({merge.rank, left_idx, left.id, right, merge.merged});
+    return true;
+  }
+  void push(int left_idx, const MergeTable& merges) {
+    if (propose(left_idx, merges)) std::push_heap(candidates_.begin(), candidates_.end());
+  }
+
+  std::vector<Symbol> symbols_;
+  std::vector<Candidate> candidates_;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorCode::kNotFound, path + ": cannot be opened");
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (file.bad()) throw Error(ErrorCode::kIo, path + ": cannot be read");
+  return bytes;
+}
+
+}  // namespace
+
+struct Tokenizer::Tables {
+  // Whether BPE makes a piece that spells this token into this token alone. Found out when first
+  // needed; every thread would find the same.
+  enum class Direct : uint8_t { kUnknown, kYes, kNo };
+
+  TokenizerFile file;
+  MergeTable merges;
+  PieceTable pieces;
+  AddedTokenTable added;
+  std::vector<bool> is_chat;
+  mutable std::vector<std::atomic<Direct>> direct;
+
+  explicit Tables(TokenizerFile parsed)
+      : file(std::move(parsed)),
+        merges(file.merges),
+        pieces(file),
+        added(file.tokens),
+        is_chat(file.tokens.size()),
+        direct(file.tokens.size()) {
+    for (const std::string_view text : kChatTokens)
+      if (const TokenId id = added.find_exact(text); id >= 0) is_chat[id] = true;
+  }
+
+  const TokenEntry& entry(TokenId id) const {
+    if (id < 0 || static_cast<size_t>(id) >= file.tokens.size())
+      throw Error(ErrorCode::kInvalidArgument, "token id " + std::to_string(id) + ": not in [0, " +
+                                                   std::to_string(file.tokens.size()) + ")");
+    return file.tokens[id];
+  }
+
+  void encode_piece(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& ids) const {
+    const TokenId id = pieces.find(piece);
+    if (id < 0) return scratch.encode(piece, file.byte_ids, merges, ids);
+    Direct known = direct[id].load(std::memory_order_relaxed);
+    if (known == Direct::kYes) return ids.push_back(id);
+    const size_t begin = ids.size();
+    scratch.encode(piece, file.byte_ids, merges, ids);
+    if (known != Direct::kUnknown) return;
+    known = ids.size() == begin + 1 && ids.back() == id ? Direct::kYes : Direct::kNo;
+    direct[id].store(known, std::memory_order_relaxed);
+  }
+
+  template <typename Allowed>
+  std::vector<TokenId> encode(std::string_view text, Allowed allowed) const {
+    if (text.size() > kMaxTextBytes)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "tokenizer: the text is longer than " + std::to_string(kMaxTextBytes) + " bytes");
+    std::vector<TokenId> ids;
+    ids.reserve(text.size() / 4 + 8);
+    BpeScratch scratch;
+    for (size_t begin = 0; begin < text.size();) {
+      const AddedTokenTable::Match match = added.find(text, begin, allowed);
+      const std::string_view plain = text.substr(0, match.id >= 0 ? match.begin : text.size());
+      while (begin < plain.size()) {
+        const size_t end = piece_end(plain, begin);
+        encode_piece(plain.substr(begin, end - begin), scratch, ids);
+        begin = end;
+      }
+      if (match.id < 0) break;
+      ids.push_back(match.id);
+      begin = match.end;
+    }
+    return ids;
+  }
+
+  // Positions inside a piece are ints.
+  static constexpr size_t kMaxTextBytes = size_t{1} << 30;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<Tables> tables) : tables_(std::move(tables)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::parse(std::string_view tokenizer_json) {
+  return Tokenizer(std::make_unique<Tables>(parse_tokenizer_file(tokenizer_json)));
+}
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  const std::string bytes = read_file(path);
+  try {
+    return parse(bytes);
+  } catch (const Error& error) {
+    throw Error(error.code(), path + ": " + error.what());
+  }
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, AddedTokens added) const {
+  switch (added) {
+    case AddedTokens::kAll:
+      return tables_->encode(text, [](TokenId, size_t, size_t) { return true; });
+    case AddedTokens::kNotChat:
+      return tables_->encode(text,
+                             [this](TokenId id, size_t, size_t) { return !tables_->is_chat[id]; });
+    case AddedTokens::kNone:
+      break;
+  }
+  return tables_->encode(text, [](TokenId, size_t, size_t) { return false; });
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text,
+                                       std::span<const ByteRange> client_ranges) const {
+  return tables_->encode(text, [&](TokenId id, size_t begin, size_t end) {
+    if (!tables_->is_chat[id]) return true;
+    const auto range =
+        std::partition_point(client_ranges.begin(), client_ranges.end(),
+                             [&](const ByteRange& client) { return client.end <= begin; });
+    return range == client_ranges.end() || range->begin >= end;
+  });
+}
+
+int Tokenizer::vocab_size() const { return static_cast<int>(tables_->file.tokens.size()); }
+std::string_view Tokenizer::token_bytes(TokenId id) const { return tables_->entry(id).bytes; }
+const std::string& Tokenizer::token_text(TokenId id) const { return tables_->entry(id).text; }
+bool Tokenizer::is_added(TokenId id) const { return tables_->entry(id).is_added; }
+bool Tokenizer::is_special(TokenId id) const { return tables_->entry(id).is_special; }
+bool Tokenizer::is_chat_token(TokenId id) const {
+  tables_->entry(id);
+  return tables_->is_chat[id];
+}
+
+std::optional<TokenId> Tokenizer::added_token(std::string_view text) const {
+  const TokenId id = tables_->added.find_exact(text);
+  return id >= 0 ? std::optional(id) : std::nullopt;
+}
+
+}  // namespace onecard::text
