@@ -93,10 +93,12 @@ function(proj_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
 
-# proj_fuzz(NAME DEPS folder...): fuzz_NAME from NAME_fuzz.cpp of the current folder. Without libFuzzer it gets a plain main
-# that mutates the corpus for --seconds N (tests/fuzz/plain_main.cpp). Seeds: tests/fuzz/corpus/NAME/.
+# proj_fuzz(NAME [PARSER file...] DEPS folder...): fuzz_NAME from NAME_fuzz.cpp of the current folder. Without libFuzzer it
+# gets a plain main that mutates the corpus (tests/fuzz/plain_main.cpp). Seeds: tests/fuzz/corpus/NAME/. PARSER names the
+# sources under src/ whose lines the target has to reach; tools/fuzz_coverage reads them.
 function(proj_fuzz name)
-  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "PARSER;DEPS" ${ARGN})
+  file(WRITE ${CMAKE_BINARY_DIR}/fuzz-parsers/${name} "${arg_PARSER}")
   add_executable(fuzz_${name} ${name}_fuzz.cpp)
   foreach(dep IN LISTS arg_DEPS)
     target_link_libraries(fuzz_${name} PRIVATE onecard_${dep})
