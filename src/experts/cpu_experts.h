@@ -1,0 +1,33 @@
+// All routed experts on the CPU, every one of them in memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "experts/expert_engine.h"
+#include "experts/expert_weights.h"
+#include "tensor/view.h"
+
+namespace onecard::experts {
+
+class CpuExperts final : public ExpertEngine {
+ public:
+  explicit CpuExperts(ExpertWeights weights);
+  ~CpuExperts() override;
+
+  void forward_add(const Exec& exec, int64_t layer_idx, View<const float> x, const Routing& routing,
+                   View<float> out) override;
+
+  /// Shows the input of an expert's down projection, [its rows, intermediate], for calibration.
+  using HiddenObserver =
+      std::function<void(int64_t layer_idx, int64_t expert_id, View<const float> hidden)>;
+  void set_observer(HiddenObserver observer);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace onecard::experts

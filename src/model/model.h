@@ -1,0 +1,68 @@
+// The model: weights by name, and the forward as a sequence of layers. Immutable after load(), but
+// for what the expert engine and the engram reader own; used by one thread at a time. Sequences and
+// scratch are handed in: see engine/prefill_pass.h and engine/decode_step.h for how to run it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "experts/expert_engine.h"
+#include "experts/expert_weights.h"
+#include "io/checkpoint.h"
+#include "io/engram_reader.h"
+#include "model/config.h"
+#include "model/step_context.h"
+#include "tensor/view.h"
+
+namespace onecard::model {
+
+struct ModelOptions {
+  int engram_threads = 4;  // that read rows from disk
+  /// Makes the expert engine; empty: CpuExperts.
+  std::function<std::unique_ptr<experts::ExpertEngine>(experts::ExpertWeights)> make_experts;
+};
+
+class Model {
+ public:
+  /// Takes the checkpoint over; weights that need no change stay mapped. The engram id map is
+  /// engram_token_map.i32 in the checkpoint's directory. Throws kDataCorrupt naming tensor,
+  /// expected and found shape.
+  static std::unique_ptr<Model> load(io::Checkpoint checkpoint, ModelConfig config,
+                                     const ModelOptions& options = {});
+  ~Model();
+
+  const ModelConfig& config() const;
+  int64_t vocab_size() const { return config().vocab_size; }
+  int64_t num_layers() const { return config().num_hidden_layers; }
+  experts::ExpertEngine& experts() const;
+  /// Bytes of weights held in memory of our own (not mapped from the checkpoint).
+  int64_t owned_bytes() const;
+
+  // The parts of a forward, in order; x: [tokens, hc_mult * hidden] f32 streams, mix: [tokens,
+  // hc_mult] f32, the carried weights of the next collapse.
+
+  /// Starts: checks ids and room, hashes n-grams, asks for engram rows, embeds into x and mix.
+  /// Throws kInvalidArgument on an id outside the vocabulary, kResourceExhausted without room.
+  void begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
+             View<float> mix) const;
+  /// Runs a layer on all rows of ctx and keeps the last `num_out` rows: x, mix and ctx then have
+  /// num_out rows. Throws kIo when engram rows cannot be read.
+  void run_layer(StepContext& ctx, int64_t layer_idx, int64_t num_out, View<float>& x,
+                 View<float>& mix) const;
+  /// What a prompt token leaves behind in the decoder: the global rows of layer decoder_begin().
+  void append_decoder_rows(StepContext& ctx, View<const float> x, View<const float> mix) const;
+  /// logits: [tokens, vocab_size].
+  void logits(StepContext& ctx, View<const float> x, View<const float> mix,
+              View<float> logits) const;
+
+ private:
+  struct Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace onecard::model
