@@ -37,10 +37,10 @@ struct SamplingParams {
   double presence_penalty = 0;
   double frequency_penalty = 0;
   double repetition_penalty = 1;
-  std::optional<uint64_t> seed;                        // none: drawn by the engine
-  std::vector<std::pair<int32_t, float>> logit_bias;   // added to the logits of these ids
-  std::optional<std::vector<int32_t>> allowed_tokens;  // nothing else may be sampled
-  std::optional<int> num_logprobs;  // log probabilities of the token and of so many others
+  std::optional<uint64_t> seed = {};                        // none: drawn by the engine
+  std::vector<std::pair<int32_t, float>> logit_bias = {};   // added to the logits of these ids
+  std::optional<std::vector<int32_t>> allowed_tokens = {};  // nothing else may be sampled
+  std::optional<int> num_logprobs = {};  // log probabilities of the token and of so many others
 };
 
 /// Restricts what may be sampled next: a grammar, a forced text, a reasoning budget, words that
@@ -65,13 +65,12 @@ struct SequenceRequest {
   SamplingParams sampling;
   std::unique_ptr<TokenConstraint> constraint;  // may be null
 
-  std::optional<int64_t> max_tokens;    // none, or more than fits: the rest of the context
-  int64_t min_tokens = 0;               // stop ids are not sampled before so many tokens
-  std::vector<int32_t> stop_token_ids;  // end the sequence; the token itself is not an event
-  bool ignore_eos = false;              // the model's own stop ids do not end the sequence
+  std::optional<int64_t> max_tokens;         // none, or more than fits: the rest of the context
+  int64_t min_tokens = 0;                    // stop ids are not sampled before so many tokens
+  std::vector<int32_t> stop_token_ids = {};  // end the sequence; the token itself is not an event
+  bool ignore_eos = false;                   // the model's own stop ids do not end the sequence
   std::optional<Clock::time_point> deadline;
-  std::string cache_salt;        // prefixes are shared only between requests of equal salt
-  bool prompt_logprobs = false;  // an event per prompt token before the first sampled one
+  std::string cache_salt;  // prefixes are shared only between requests of equal salt
 
   std::function<void()> wake;  // called by the engine thread; must not wait or throw; may be empty
 };
@@ -108,7 +107,11 @@ class SequenceHandle {
   /// Ends this sequence, and no other, before the next step or layer. Its Finished event says
   /// kCancelled unless it had ended by itself. Safe from any thread; may be called again.
   void cancel() {
-    if (events_) events_->request_cancel();
+    if (events_) events_->request_end(EndRequest::kCancel);
+  }
+  /// The reader has all it wanted (a stop text was found): as cancel(), but counted as kStop.
+  void stop() {
+    if (events_) events_->request_end(EndRequest::kStop);
   }
 
  private:
@@ -142,11 +145,11 @@ struct Counters {
 
 struct EngineOptions {
   int max_num_seqs = 4;      // decoding together; at most the runner's slots
-  int max_queued_seqs = 64;  // beyond them submit() says kQueueFull
+  int max_queued_seqs = 64;  // more than these beyond max_num_seqs: submit() says kQueueFull
   int64_t prefill_chunk_tokens = 512;
-  int event_queue_capacity = 1024;                    // events a reader may lag behind
-  std::vector<int32_t> stop_token_ids;                // the model's own: end of turn
-  std::function<void(const std::string&)> on_failed;  // engine thread; once; must not wait
+  int event_queue_capacity = 1024;                             // events a reader may lag behind
+  std::vector<int32_t> stop_token_ids = {};                    // the model's own: end of turn
+  std::function<void(const std::string& why)> on_failed = {};  // engine thread; once; must not wait
 };
 
 class Engine {

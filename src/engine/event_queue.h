@@ -28,14 +28,6 @@ struct TokenEvent {
   std::vector<TokenLogprob> top;  // with num_logprobs, likeliest first
 };
 
-/// One per prompt token, in order, before the first TokenEvent, when asked for. The first token of
-/// a prompt has no probability.
-struct PromptTokenEvent {
-  int32_t token = 0;
-  std::optional<float> logprob;
-  std::vector<TokenLogprob> top;
-};
-
 enum class FinishReason {
   kStop,        // a stop id, or nothing was allowed to follow
   kLength,      // max_tokens, or the context is full
@@ -57,7 +49,9 @@ struct FinishedEvent {
   double decode_seconds = 0;
 };
 
-using Event = std::variant<TokenEvent, PromptTokenEvent, FinishedEvent>;
+enum class EndRequest { kNone, kStop, kCancel };
+
+using Event = std::variant<TokenEvent, FinishedEvent>;
 
 /// Bounded, from the engine thread to one reader. The last event always finds room.
 class EventQueue {
@@ -79,8 +73,12 @@ class EventQueue {
     return event;
   }
 
-  void request_cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-  bool cancel_requested() const { return cancelled_.load(std::memory_order_relaxed); }
+  /// The reader's wish, seen by the engine before its next step or layer. The first one counts.
+  void request_end(EndRequest wish) {
+    EndRequest expected = EndRequest::kNone;
+    end_request_.compare_exchange_strong(expected, wish, std::memory_order_relaxed);
+  }
+  EndRequest end_request() const { return end_request_.load(std::memory_order_relaxed); }
 
  private:
   bool push(Event&& event, size_t limit) {
@@ -99,7 +97,7 @@ class EventQueue {
   const std::function<void()> wake_;
   std::mutex mutex_;  // guards events_
   std::deque<Event> events_;
-  std::atomic<bool> cancelled_{false};
+  std::atomic<EndRequest> end_request_{EndRequest::kNone};
 };
 
 }  // namespace onecard::engine

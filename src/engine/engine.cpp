@@ -1,0 +1,184 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <stop_token>
+#include <thread>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/model_runner.h"
+#include "engine/step_loop.h"
+
+namespace onecard::engine {
+
+struct Engine::Impl {
+  Impl(std::unique_ptr<ModelRunner> runner, EngineOptions options_in)
+      : options(std::move(options_in)),
+        context_length(runner->context_length()),
+        vocab_size(runner->vocab_size()),
+        loop(std::move(runner), options),
+        thread([this](std::stop_token stop) { run(stop); }) {}
+
+  void run(const std::stop_token& stop);
+  void fail(const std::string& why);
+
+  const EngineOptions options;
+  const int64_t context_length;
+  const int64_t vocab_size;
+  std::atomic<uint64_t> next_id{1};
+
+  mutable std::mutex mutex;  // guards what follows, up to the blank line
+  std::condition_variable_any work;
+  std::vector<std::unique_ptr<Sequence>> inbox;
+  std::unordered_map<uint64_t, std::weak_ptr<EventQueue>> by_id;  // for cancel by id
+  int64_t num_in_flight = 0;                                      // in the inbox or in the loop
+  State state = State::kReady;
+  std::string failure;
+  Counters counters;
+
+  StepLoop loop;        // engine thread
+  std::jthread thread;  // last: it uses all of the above
+};
+
+void Engine::Impl::run(const std::stop_token& stop) {
+  int64_t num_finished_before = 0;
+  bool failed = false;
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex);
+      if (loop.idle()) work.wait(lock, stop, [this] { return !inbox.empty(); });
+      for (auto& sequence : inbox) loop.add(std::move(sequence));
+      inbox.clear();
+    }
+    try {
+      if (!failed) loop.run_turn();
+    } catch (const std::exception& error) {
+      // A device error, or a defect: what the model holds cannot be trusted any more.
+      failed = true;
+      fail(error.what());
+    }
+    if (failed) loop.finish_all(FinishReason::kError, "the engine has failed");
+    const Counters now = loop.counters();
+    const int64_t num_finished = loop.num_finished();
+    const std::lock_guard lock(mutex);
+    counters = now;
+    num_in_flight -= num_finished - num_finished_before;
+    if (num_finished != num_finished_before)
+      std::erase_if(by_id, [](const auto& entry) { return entry.second.expired(); });
+    num_finished_before = num_finished;
+  }
+  {
+    const std::lock_guard lock(mutex);
+    for (auto& sequence : inbox) loop.add(std::move(sequence));
+    inbox.clear();
+    if (state == State::kReady) state = State::kDraining;
+  }
+  loop.finish_all(FinishReason::kCancelled, "the server is shutting down");
+}
+
+void Engine::Impl::fail(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex);
+    state = State::kFailed;
+    failure = why;
+  }
+  log::error("engine_failed", {{"error", why}});
+  if (options.on_failed) options.on_failed(why);
+}
+
+Engine::Engine(std::unique_ptr<ModelRunner> runner, EngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(runner), std::move(options))) {}
+
+Engine::~Engine() = default;
+
+Submission Engine::submit(SequenceRequest request) {
+  const auto num_prompt = int64_t(request.prompt.size());
+  require(num_prompt > 0, ErrorCode::kInvalidArgument, "prompt: must not be empty");
+  if (num_prompt >= impl_->context_length)
+    throw Error(ErrorCode::kInvalidArgument, "prompt: " + std::to_string(num_prompt) +
+                                                 " tokens leave no room in a context of " +
+                                                 std::to_string(impl_->context_length));
+  for (const int32_t token : request.prompt)
+    if (token < 0 || token >= impl_->vocab_size)
+      throw Error(ErrorCode::kInvalidArgument, "prompt: no token has the id " +
+                                                   std::to_string(token) + " (the vocabulary has " +
+                                                   std::to_string(impl_->vocab_size) + ")");
+  require(!request.max_tokens || *request.max_tokens > 0, ErrorCode::kInvalidArgument,
+          "max_tokens: must be at least 1");
+
+  auto sequence = std::make_unique<Sequence>();
+  sequence->max_tokens = impl_->context_length - num_prompt;
+  if (request.max_tokens)
+    sequence->max_tokens = std::min(sequence->max_tokens, *request.max_tokens);
+  sequence->stop_ids = request.stop_token_ids;
+  if (!request.ignore_eos)
+    sequence->stop_ids.insert(sequence->stop_ids.end(), impl_->options.stop_token_ids.begin(),
+                              impl_->options.stop_token_ids.end());
+  const uint64_t seed = request.sampling.seed ? *request.sampling.seed : std::random_device{}();
+  sequence->sampler = std::make_unique<Sampler>(request.sampling, seed, request.prompt,
+                                                sequence->stop_ids, request.min_tokens);
+  sequence->events = std::make_shared<EventQueue>(size_t(impl_->options.event_queue_capacity),
+                                                  std::move(request.wake));
+  sequence->request = std::move(request);
+  sequence->submitted = Clock::now();
+
+  const std::shared_ptr<EventQueue> events = sequence->events;
+  const uint64_t id = impl_->next_id.fetch_add(1, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->state == State::kFailed) return {Admit::kFailed, {}};
+    if (impl_->state == State::kDraining) return {Admit::kDraining, {}};
+    if (impl_->num_in_flight >= impl_->options.max_num_seqs + impl_->options.max_queued_seqs)
+      return {Admit::kQueueFull, {}};
+    ++impl_->num_in_flight;
+    sequence->id = id;
+    impl_->by_id.emplace(id, events);
+    impl_->inbox.push_back(std::move(sequence));
+  }
+  impl_->work.notify_one();
+  return {Admit::kAccepted, SequenceHandle(id, events)};
+}
+
+void Engine::cancel(uint64_t sequence_id) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->by_id.find(sequence_id);
+  if (found == impl_->by_id.end()) return;
+  if (const auto events = found->second.lock()) events->request_end(EndRequest::kCancel);
+}
+
+void Engine::drain() {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->state == State::kReady) impl_->state = State::kDraining;
+}
+
+bool Engine::idle() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->num_in_flight == 0;
+}
+
+State Engine::state() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state;
+}
+
+std::string Engine::failure() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure;
+}
+
+Counters Engine::counters() const {
+  const std::lock_guard lock(impl_->mutex);
+  Counters counters = impl_->counters;
+  counters.num_waiting += int64_t(impl_->inbox.size());
+  return counters;
+}
+
+int64_t Engine::context_length() const { return impl_->context_length; }
+int64_t Engine::vocab_size() const { return impl_->vocab_size; }
+
+}  // namespace onecard::engine

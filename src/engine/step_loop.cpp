@@ -1,0 +1,241 @@
+#include "engine/step_loop.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace onecard::engine {
+namespace {
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// What a failed operation of the model costs: these end the sequences that needed it, anything else
+// ends the engine.
+bool ends_sequences_only(ErrorCode code) { return code != ErrorCode::kDevice; }
+
+}  // namespace
+
+StepLoop::StepLoop(std::unique_ptr<ModelRunner> runner, const EngineOptions& options)
+    : runner_(std::move(runner)), options_(options) {
+  require(options_.max_num_seqs >= 1 && options_.max_num_seqs <= runner_->num_slots(),
+          ErrorCode::kInvalidArgument, "max_num_seqs: must be from 1 to the model's slots");
+  require(options_.prefill_chunk_tokens >= 1, ErrorCode::kInvalidArgument,
+          "prefill_chunk_tokens: must be at least 1");
+  for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  const auto vocab = size_t(runner_->vocab_size());
+  prefill_logits_.resize(vocab);
+  decode_logits_.resize(vocab * size_t(options_.max_num_seqs));
+  counters_.kv_tokens_capacity = runner_->context_length() * options_.max_num_seqs;
+}
+
+StepLoop::~StepLoop() = default;
+
+void StepLoop::add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+
+void StepLoop::run_turn() {
+  end_unwanted();
+  fill_slots();
+  run_prefill_layer();
+  run_decode_step();
+}
+
+void StepLoop::end_unwanted() {
+  const Clock::time_point now = Clock::now();
+  std::erase_if(waiting_, [&](const auto& s) { return end_if_unwanted(*s, now); });
+  for (const auto& sequence : running_) end_if_unwanted(*sequence, now);
+  drop_finished();
+}
+
+bool StepLoop::end_if_unwanted(Sequence& sequence, Clock::time_point now) {
+  switch (sequence.events->end_request()) {
+    case EndRequest::kStop:
+      finish(sequence, FinishReason::kStop);
+      return true;
+    case EndRequest::kCancel:
+      finish(sequence, FinishReason::kCancelled);
+      return true;
+    case EndRequest::kNone:
+      break;
+  }
+  if (!sequence.request.deadline || now < *sequence.request.deadline) return false;
+  finish(sequence, FinishReason::kDeadline, "the request's deadline has passed");
+  return true;
+}
+
+void StepLoop::fill_slots() {
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    std::unique_ptr<Sequence> sequence = std::move(waiting_.front());
+    waiting_.pop_front();
+    sequence->slot = free_slots_.back();
+    free_slots_.pop_back();
+    sequence->phase = Sequence::Phase::kPrefill;
+    sequence->started = Clock::now();
+    running_.push_back(std::move(sequence));
+  }
+}
+
+void StepLoop::run_prefill_layer() {
+  if (pass_ == nullptr) {
+    // The first prompt behind the one whose chunk came last, in order of admission, and around.
+    for (const auto& sequence : running_) {
+      if (sequence->phase != Sequence::Phase::kPrefill) continue;
+      if (pass_owner_ == nullptr) pass_owner_ = sequence.get();
+      if (sequence->id > last_prefilled_id_) {
+        pass_owner_ = sequence.get();
+        break;
+      }
+    }
+    if (pass_owner_ == nullptr) return;
+  }
+  Sequence& sequence = *pass_owner_;
+  const std::vector<int32_t>& prompt = sequence.request.prompt;
+  try {
+    if (pass_ == nullptr) {
+      const int64_t left = int64_t(prompt.size()) - sequence.num_prefilled;
+      pass_tokens_ = std::min(left, options_.prefill_chunk_tokens);
+      last_prefilled_id_ = sequence.id;
+      pass_ = runner_->start_chunk(
+          sequence.slot,
+          std::span(prompt).subspan(size_t(sequence.num_prefilled), size_t(pass_tokens_)),
+          pass_tokens_ == left, prefill_logits_);
+    }
+    if (!pass_->run_layer()) return;
+    pass_.reset();
+    pass_owner_ = nullptr;
+    sequence.num_prefilled += pass_tokens_;
+    ++counters_.num_prefill_chunks;
+    if (sequence.num_prefilled < int64_t(prompt.size())) return;
+    sequence.phase = Sequence::Phase::kDecode;
+    sequence.prefilled = Clock::now();
+    counters_.prompt_tokens += int64_t(prompt.size());
+    counters_.prompt_tokens_cached += sequence.num_cached;
+    take_token(sequence, prefill_logits_);
+  } catch (const Error& error) {
+    if (!ends_sequences_only(error.code())) throw;
+    finish(sequence, FinishReason::kError, error.what());
+  }
+  drop_finished();
+}
+
+void StepLoop::run_decode_step() {
+  decode_rows_.clear();
+  decode_sequences_.clear();
+  for (const auto& sequence : running_) {
+    if (sequence->phase != Sequence::Phase::kDecode) continue;
+    decode_rows_.push_back({sequence->slot, sequence->last_token});
+    decode_sequences_.push_back(sequence.get());
+  }
+  if (decode_rows_.empty()) return;
+  const int64_t vocab = runner_->vocab_size();
+  const View<float> logits(decode_logits_.data(), int64_t(decode_rows_.size()), vocab);
+  try {
+    runner_->decode(decode_rows_, logits);
+    ++counters_.num_steps;
+  } catch (const Error& error) {
+    if (!ends_sequences_only(error.code())) throw;
+    for (Sequence* sequence : decode_sequences_)
+      finish(*sequence, FinishReason::kError, error.what());
+  }
+  for (size_t i = 0; i < decode_sequences_.size(); ++i) {
+    Sequence& sequence = *decode_sequences_[i];
+    if (sequence.slot < 0) continue;  // just failed
+    try {
+      take_token(sequence, logits.row_span(int64_t(i)));
+    } catch (const Error& error) {
+      if (!ends_sequences_only(error.code())) throw;
+      finish(sequence, FinishReason::kError, error.what());
+    }
+  }
+  drop_finished();
+}
+
+void StepLoop::take_token(Sequence& sequence, std::span<float> logits) {
+  TokenEvent event;
+  const int32_t token = sequence.sampler->sample(logits, sequence.request.constraint.get(), event);
+  if (token < 0) return finish(sequence, FinishReason::kStop);
+  if (std::find(sequence.stop_ids.begin(), sequence.stop_ids.end(), token) !=
+      sequence.stop_ids.end())
+    return finish(sequence, FinishReason::kStop, "", token);
+  event.time = Clock::now();
+  sequence.last_token = token;
+  ++sequence.num_sampled;
+  ++counters_.generation_tokens;
+  if (!sequence.events->try_push(std::move(event)))
+    return finish(sequence, FinishReason::kSlowReader,
+                  "the client reads more slowly than the answer is generated");
+  if (sequence.num_sampled == sequence.max_tokens) finish(sequence, FinishReason::kLength);
+}
+
+void StepLoop::finish(Sequence& sequence, FinishReason reason, const std::string& message,
+                      std::optional<int32_t> stop_token) {
+  if (&sequence == pass_owner_) {
+    pass_.reset();
+    pass_owner_ = nullptr;
+  }
+  const Clock::time_point now = Clock::now();
+  FinishedEvent event;
+  event.reason = reason;
+  event.stop_token_id = stop_token;
+  event.message = message;
+  event.prompt_tokens = int64_t(sequence.request.prompt.size());
+  event.cached_tokens = sequence.num_cached;
+  event.completion_tokens = sequence.num_sampled;
+  const bool had_slot = sequence.phase != Sequence::Phase::kWaiting;
+  const bool decoded = sequence.phase == Sequence::Phase::kDecode;
+  event.queue_seconds = seconds_between(sequence.submitted, had_slot ? sequence.started : now);
+  if (had_slot)
+    event.prefill_seconds = seconds_between(sequence.started, decoded ? sequence.prefilled : now);
+  if (decoded) event.decode_seconds = seconds_between(sequence.prefilled, now);
+
+  if (sequence.slot >= 0) {
+    runner_->release(sequence.slot);
+    free_slots_.push_back(sequence.slot);
+    sequence.slot = -1;
+  }
+  switch (reason) {
+    case FinishReason::kStop:
+      ++counters_.finished_stop;
+      break;
+    case FinishReason::kLength:
+      ++counters_.finished_length;
+      break;
+    case FinishReason::kCancelled:
+    case FinishReason::kDeadline:
+    case FinishReason::kSlowReader:
+      ++counters_.finished_cancelled;
+      break;
+    case FinishReason::kError:
+      ++counters_.finished_error;
+      break;
+  }
+  sequence.events->push_last(std::move(event));
+}
+
+void StepLoop::drop_finished() {
+  std::erase_if(running_, [](const auto& sequence) { return sequence->slot < 0; });
+}
+
+void StepLoop::finish_all(FinishReason reason, const std::string& message) {
+  for (const auto& sequence : waiting_) finish(*sequence, reason, message);
+  waiting_.clear();
+  for (const auto& sequence : running_) finish(*sequence, reason, message);
+  running_.clear();
+}
+
+Counters StepLoop::counters() const {
+  Counters counters = counters_;
+  counters.num_running = int64_t(running_.size());
+  counters.num_waiting = int64_t(waiting_.size());
+  for (const auto& sequence : running_)
+    counters.kv_tokens_used += sequence->num_prefilled + sequence->num_sampled;
+  return counters;
+}
+
+int64_t StepLoop::num_finished() const {
+  return counters_.finished_stop + counters_.finished_length + counters_.finished_cancelled +
+         counters_.finished_error;
+}
+
+}  // namespace onecard::engine

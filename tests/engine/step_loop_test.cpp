@@ -1,0 +1,297 @@
+#include "engine/step_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/fake_runner.h"
+
+namespace onecard::engine {
+namespace {
+
+using test::FakeRunner;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::optional<FinishedEvent> finished;
+};
+
+// The loop over a fake model, without a thread: a test runs turn by turn.
+class StepLoopTest : public testing::Test {
+ protected:
+  void open(const EngineOptions& options, FakeRunner::Options runner_options = {}) {
+    auto runner = std::make_unique<FakeRunner>(runner_options);
+    runner_ = runner.get();
+    loop_ = std::make_unique<StepLoop>(std::move(runner), options);
+  }
+
+  // As Engine::submit() does.
+  std::shared_ptr<EventQueue> add(std::vector<int32_t> prompt, int64_t max_tokens,
+                                  SequenceRequest request = {}, size_t queue_capacity = 1000) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = ++last_id_;
+    request.sampling.temperature = 0;
+    request.prompt = std::move(prompt);
+    sequence->max_tokens = max_tokens;
+    sequence->stop_ids = request.stop_token_ids;
+    sequence->sampler = std::make_unique<Sampler>(request.sampling, 1, request.prompt,
+                                                  sequence->stop_ids, request.min_tokens);
+    sequence->events = std::make_shared<EventQueue>(queue_capacity, nullptr);
+    sequence->request = std::move(request);
+    auto events = sequence->events;
+    loop_->add(std::move(sequence));
+    return events;
+  }
+
+  void run_until_idle() {
+    for (int turn = 0; turn < 10000 && !loop_->idle(); ++turn) loop_->run_turn();
+    ASSERT_TRUE(loop_->idle());
+  }
+
+  static Outcome drain(EventQueue& events) {
+    Outcome outcome;
+    while (auto event = events.try_pop()) {
+      EXPECT_FALSE(outcome.finished) << "an event behind the last";
+      if (const auto* token = std::get_if<TokenEvent>(&*event))
+        outcome.tokens.push_back(token->token);
+      else
+        outcome.finished = std::get<FinishedEvent>(*event);
+    }
+    return outcome;
+  }
+
+  int count(const std::string& what) const {
+    return int(std::count(runner_->trace.begin(), runner_->trace.end(), what));
+  }
+
+  std::unique_ptr<StepLoop> loop_;
+  FakeRunner* runner_ = nullptr;
+  uint64_t last_id_ = 0;
+};
+
+std::vector<int32_t> iota(int count, int first) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back((first + i) % int(FakeRunner::kVocab));
+  return tokens;
+}
+
+TEST_F(StepLoopTest, AnswersAPromptReadInChunks) {
+  open({.prefill_chunk_tokens = 4});
+  const auto prompt = iota(11, 3);
+  const auto events = add(prompt, 6);
+  run_until_idle();
+  const Outcome outcome = drain(*events);
+  EXPECT_EQ(outcome.tokens, FakeRunner::greedy(prompt, 6));
+  ASSERT_TRUE(outcome.finished);
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kLength);
+  EXPECT_EQ(outcome.finished->prompt_tokens, 11);
+  EXPECT_EQ(outcome.finished->completion_tokens, 6);
+  EXPECT_EQ(count("p0"), 3 * FakeRunner::kLayers);
+  EXPECT_EQ(loop_->counters().num_prefill_chunks, 3);
+  EXPECT_EQ(loop_->counters().generation_tokens, 6);
+}
+
+// More sequences than slots, of different lengths: each answers as it would alone.
+TEST_F(StepLoopTest, SequencesTogetherEqualTheirSoloTokens) {
+  open({.max_num_seqs = 3, .prefill_chunk_tokens = 3}, {.num_slots = 3});
+  std::vector<std::shared_ptr<EventQueue>> events;
+  for (int i = 0; i < 7; ++i) events.push_back(add(iota(1 + 5 * i, i), 4 + i));
+  run_until_idle();
+  for (int i = 0; i < 7; ++i)
+    EXPECT_EQ(drain(*events[size_t(i)]).tokens, FakeRunner::greedy(iota(1 + 5 * i, i), 4 + i))
+        << "sequence " << i;
+}
+
+// A long prompt must not hold up a stream: a decode step comes between any two layers.
+TEST_F(StepLoopTest, DecodesBetweenTheLayersOfAPrefill) {
+  open({.prefill_chunk_tokens = 8});
+  add({1}, 50);
+  while (count("d0") == 0) loop_->run_turn();
+  add(iota(40, 0), 1);
+  run_until_idle();
+  int layers_since_step = 0;
+  for (const std::string& what : runner_->trace) {
+    if (what == "p1") {
+      EXPECT_LE(++layers_since_step, 1);
+    }
+    if (what[0] == 'd') layers_since_step = 0;
+  }
+  EXPECT_EQ(count("p1"), 5 * FakeRunner::kLayers);
+}
+
+// A short prompt behind a long one waits for a chunk of it, not for all.
+TEST_F(StepLoopTest, ChunksOfSeveralPromptsTakeTurns) {
+  open({.prefill_chunk_tokens = 4});
+  add(iota(40, 0), 1);
+  loop_->run_turn();
+  const auto short_events = add({7, 8}, 1);
+  int turns = 0;
+  while (!drain(*short_events).finished) {
+    ASSERT_LT(++turns, 2 * FakeRunner::kLayers + 1);
+    loop_->run_turn();
+  }
+  EXPECT_LT(count("p0"), 10 * FakeRunner::kLayers);
+}
+
+TEST_F(StepLoopTest, CancelEndsAPrefillBeforeItsNextLayer) {
+  open({.prefill_chunk_tokens = 32});
+  const auto prompt = iota(30, 0);
+  const auto events = add(prompt, 5);
+  loop_->run_turn();
+  loop_->run_turn();
+  events->request_end(EndRequest::kCancel);
+  loop_->run_turn();
+  EXPECT_EQ(count("p0"), 2);
+  EXPECT_THAT(runner_->trace, testing::Contains("r0"));
+  EXPECT_EQ(drain(*events).finished->reason, FinishReason::kCancelled);
+  EXPECT_TRUE(loop_->idle());
+  EXPECT_EQ(loop_->counters().finished_cancelled, 1);
+  EXPECT_EQ(loop_->counters().kv_tokens_used, 0);
+  // The slot serves the next one, and nothing of the old prompt is left in it.
+  const auto next = add(prompt, 5);
+  run_until_idle();
+  EXPECT_EQ(drain(*next).tokens, FakeRunner::greedy(prompt, 5));
+}
+
+TEST_F(StepLoopTest, CancelEndsADecodeBeforeItsNextStepAndTouchesNobodyElse) {
+  open({.max_num_seqs = 1});
+  const auto a = add({5, 6}, 20);
+  const auto b = add({9}, 20);
+  while (count("d0") < 3) loop_->run_turn();
+  b->request_end(EndRequest::kCancel);  // still waiting: leaves the queue
+  loop_->run_turn();
+  EXPECT_EQ(drain(*b).finished->reason, FinishReason::kCancelled);
+  EXPECT_EQ(loop_->counters().num_waiting, 0);
+  run_until_idle();
+  const Outcome outcome = drain(*a);
+  EXPECT_EQ(outcome.tokens, FakeRunner::greedy({5, 6}, 20));
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kLength);
+
+  const auto c = add({4}, 20);
+  while (count("d0") < 22) loop_->run_turn();
+  const int steps = count("d0");
+  c->request_end(EndRequest::kCancel);
+  loop_->run_turn();
+  EXPECT_EQ(count("d0"), steps);
+  EXPECT_TRUE(loop_->idle());
+}
+
+TEST_F(StepLoopTest, AReaderThatHasEnoughCountsAsStop) {
+  open({});
+  const auto events = add({5}, 20);
+  while (count("d0") < 2) loop_->run_turn();
+  events->request_end(EndRequest::kStop);
+  events->request_end(EndRequest::kCancel);  // the handle is dropped: the first wish counts
+  loop_->run_turn();
+  EXPECT_EQ(drain(*events).finished->reason, FinishReason::kStop);
+  EXPECT_EQ(loop_->counters().finished_stop, 1);
+}
+
+TEST_F(StepLoopTest, ASlowReaderLosesItsSequenceAlone) {
+  open({});
+  const auto slow = add({5}, 30, {}, /*queue_capacity=*/4);
+  const auto other = add({6}, 12);
+  run_until_idle();
+  const Outcome outcome = drain(*slow);
+  EXPECT_EQ(outcome.tokens.size(), 4u);
+  ASSERT_TRUE(outcome.finished);  // the last event finds room in a full queue
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kSlowReader);
+  EXPECT_FALSE(outcome.finished->message.empty());
+  EXPECT_EQ(drain(*other).tokens, FakeRunner::greedy({6}, 12));
+}
+
+TEST_F(StepLoopTest, StopIdsEndWithoutAnEvent) {
+  open({});
+  const auto answer = FakeRunner::greedy({5}, 8);
+  SequenceRequest request;
+  request.stop_token_ids = {answer[4]};
+  const auto events = add({5}, 30, std::move(request));
+  run_until_idle();
+  const Outcome outcome = drain(*events);
+  const auto first = size_t(std::find(answer.begin(), answer.end(), answer[4]) - answer.begin());
+  EXPECT_EQ(outcome.tokens, std::vector<int32_t>(answer.begin(), answer.begin() + long(first)));
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kStop);
+  EXPECT_EQ(outcome.finished->stop_token_id, answer[4]);
+}
+
+TEST_F(StepLoopTest, MinTokensHoldsStopIdsBack) {
+  open({});
+  SequenceRequest request;
+  request.stop_token_ids = {FakeRunner::next({5})};
+  request.min_tokens = 3;
+  const auto events = add({5}, 30, std::move(request));
+  run_until_idle();
+  EXPECT_GE(drain(*events).tokens.size(), 3u);
+}
+
+TEST_F(StepLoopTest, ADeadlineEndsTheSequence) {
+  open({});
+  SequenceRequest request;
+  request.deadline = Clock::now();
+  const auto events = add({5}, 30, std::move(request));
+  run_until_idle();
+  EXPECT_EQ(drain(*events).finished->reason, FinishReason::kDeadline);
+  EXPECT_TRUE(runner_->trace.empty());
+}
+
+TEST_F(StepLoopTest, ADataErrorEndsTheSequencesThatNeededIt) {
+  open({.prefill_chunk_tokens = 8});
+  const auto decoding = add({5}, 20);
+  while (count("d0") == 0) loop_->run_turn();
+  runner_->before = [](const std::string& what) {
+    if (what == "p1") throw Error(ErrorCode::kIo, "reading expert 7: short read");
+  };
+  const auto reading = add({6, 7}, 20);
+  run_until_idle();
+  const Outcome failed = drain(*reading);
+  EXPECT_EQ(failed.finished->reason, FinishReason::kError);
+  EXPECT_THAT(failed.finished->message, HasSubstr("expert 7"));
+  EXPECT_EQ(drain(*decoding).tokens, FakeRunner::greedy({5}, 20));
+  EXPECT_EQ(loop_->counters().finished_error, 1);
+}
+
+TEST_F(StepLoopTest, ADeviceErrorIsThrown) {
+  open({});
+  const auto events = add({5}, 20);
+  runner_->before = [](const std::string&) { throw Error(ErrorCode::kDevice, "lost"); };
+  EXPECT_THROW(run_until_idle(), Error);
+  loop_->finish_all(FinishReason::kError, "the engine has failed");
+  EXPECT_EQ(drain(*events).finished->reason, FinishReason::kError);
+}
+
+class OnlyEven final : public TokenConstraint {
+ public:
+  explicit OnlyEven(int num_tokens) : left_(num_tokens) {}
+  bool restrict_next(std::span<uint64_t> allowed) override {
+    for (uint64_t& word : allowed) word &= left_ > 0 ? 0x5555555555555555 : 0;
+    return true;
+  }
+  void accept(int32_t token) override {
+    EXPECT_EQ(token % 2, 0);
+    --left_;
+  }
+
+ private:
+  int left_;
+};
+
+TEST_F(StepLoopTest, AConstraintDecidesWhatMayFollowAndWhenTheEndIsReached) {
+  open({});
+  SequenceRequest request;
+  request.constraint = std::make_unique<OnlyEven>(5);
+  const auto events = add({5}, 30, std::move(request));
+  run_until_idle();
+  const Outcome outcome = drain(*events);
+  EXPECT_EQ(outcome.tokens.size(), 5u);
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kStop);
+}
+
+TEST_F(StepLoopTest, OptionsThatDoNotFitTheModelAreRefused) {
+  EXPECT_THROW(open({.max_num_seqs = 5}), Error);
+  EXPECT_THROW(open({.max_num_seqs = 0}), Error);
+  EXPECT_THROW(open({.prefill_chunk_tokens = 0}), Error);
+}
+
+}  // namespace
+}  // namespace onecard::engine
