@@ -27,14 +27,18 @@ struct LinearWeight {
   const uint8_t* scales = nullptr;  // kFp8Block32, kFp4Block32
   exl3::MatrixView exl3;            // kExl3
 
-  /// Output rows [begin, end) as a matrix of their own. Throws kInvalidArgument where the format
-  /// cannot be cut there (kFp8Block32: multiples of 32; kExl3: multiples of 128).
+  /// Output rows [begin, end) as a matrix of their own; a block-diagonal product is one such call a
+  /// block, on that block's columns of x. Throws kInvalidArgument where the format cannot be cut
+  /// (kFp8Block32: multiples of 32; kExl3: multiples of 128, and not in the native layout, whose
+  /// tile rows run over all outputs).
   LinearWeight out_rows(int64_t begin, int64_t end) const;
 };
 
 /// out[t,o] = sum_i W[o,i] x[t,i].   x: [tokens, in] f32; out: [tokens, out] f32, not x.
-/// Plain path: weights exact, products summed in f64. Throws kInvalidArgument on a bad shape.
-/// CUDA: queued on exec.stream.
+/// Plain path: weights exact, products summed in f64 (kExl3: y = (H (H(x suh) Wi)) svh, all in
+/// f64). AVX2 path: the same in f32. Work is split by outputs over exec.pool: a row's result
+/// depends neither on the number of threads nor on the other rows. Throws kInvalidArgument on a bad
+/// shape. CUDA: queued on exec.stream.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
 }  // namespace onecard::ops
