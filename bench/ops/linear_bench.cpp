@@ -20,7 +20,7 @@ void run(benchmark::State& state, const ops::LinearWeight& weight, int64_t weigh
   const View<const float> xv(x.data(), rows, kIn);
   const View<float> ov(out.data(), rows, kOut);
   ops::linear(exec, xv, weight, ov);
-  std::vector<float> plain(size_t(kOut));
+  std::vector<float> plain(out.size() / size_t(rows));
   ops::linear(Exec{}, xv.rows_between(0, 1), weight, View<float>(plain.data(), 1, kOut));
   for (int64_t o = 0; o < kOut; ++o)
     if (std::abs(plain[size_t(o)] - out[size_t(o)]) > 1e-3f)
