@@ -86,4 +86,7 @@ std::string dump(const Value& value);
 /// Appends `text` as a JSON string with its quotes to `out`; escapes as dump() does.
 void append_quoted(std::string& out, std::string_view text);
 
+/// `text` as a JSON string with its quotes; what messages show untrusted names with.
+std::string quoted(std::string_view text);
+
 }  // namespace onecard::json
