@@ -24,10 +24,10 @@ struct RowTable {
   int64_t num_rows = 0;
   int64_t width = 0;  // values of a row
   DType dtype = DType::kF32;
-  std::shared_ptr<const ByteSource> values;
+  std::shared_ptr<const ByteSource> values = nullptr;
   int64_t values_offset_bytes = 0;
   int64_t num_scales = 0;  // of a row; 0: no scales
-  std::shared_ptr<const ByteSource> scales;
+  std::shared_ptr<const ByteSource> scales = nullptr;
   int64_t scales_offset_bytes = 0;
 };
 

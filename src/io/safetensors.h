@@ -32,7 +32,7 @@ struct SafetensorsHeader {
 };
 
 /// Limits of what the parser accepts.
-constexpr int64_t kMaxHeaderBytes = 256 << 20;
+constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kMaxTensorRank = 8;
 
 /// The length of the JSON part, from a file's first 8 bytes. Throws kDataCorrupt when the file is

@@ -36,7 +36,7 @@ struct ShardSpec {
 /// (`layers.0.ffn.experts.3.w1`), or what `group_of` says. One shard is called model.safetensors,
 /// several model-00001-of-0000N.safetensors.
 std::vector<ShardSpec> plan_shards(std::vector<TensorSpec> tensors, int64_t shard_bytes,
-                                   std::string (*group_of)(std::string_view name) = nullptr);
+                                   std::string_view (*group_of)(std::string_view name) = nullptr);
 
 /// The bytes before a shard's data: length, JSON, spaces up to a multiple of 8.
 std::string safetensors_header(std::span<const TensorSpec> tensors,
