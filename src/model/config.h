@@ -138,6 +138,9 @@ ModelConfig load_model_config(const std::string& directory);
 /// The configuration as a nested config.json.
 std::string model_config_json(const ModelConfig& config);
 
+/// DeepSeek-V4.1-Flash as released.
+ModelConfig deepseek_v41_flash_config();
+
 /// Throws what parse_model_config throws; for configurations made in code.
 void validate(const ModelConfig& config, std::string_view file);
 
