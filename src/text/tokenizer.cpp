@@ -5,36 +5,43 @@
 #include <atomic>
 #include <bit>
 #include <fstream>
-#include <functional>
-#include <queue>
 
 #include "base/error.h"
 #include "text/chat_tokens.h"
 #include "text/pre_tokenizer.h"
+#include "text/token_index.h"
 #include "text/tokenizer_file.h"
 
 namespace onecard::text {
 namespace {
-
-// Open addressing with linear probing, at most half full. The two tables below are read for every
-// piece and every pair of a text: one cache line a look-up.
-size_t num_slots_for(size_t num_entries) { return std::bit_ceil(2 * num_entries + 2); }
 
 struct Merge {
   uint32_t rank = 0;
   TokenId merged = -1;
 };
 
+// Which pairs merge. Nearly every piece begins as single bytes, so pairs of those have a table of
+// their own: the part of it that a text uses stays in the cache.
 class MergeTable {
  public:
-  explicit MergeTable(const std::vector<MergeRule>& rules)
-      : slots_(num_slots_for(rules.size())), mask_(slots_.size() - 1) {
+  explicit MergeTable(const TokenizerFile& file)
+      : byte_pairs_(256 * 256),
+        slots_(std::bit_ceil(2 * file.merges.size() + 2)),
+        mask_(slots_.size() - 1) {
+    const std::vector<MergeRule>& rules = file.merges;
     for (size_t rank = 0; rank < rules.size(); ++rank) {
       const uint64_t key = key_of(rules[rank].left, rules[rank].right);
       size_t i = first_slot(key);
       while (slots_[i].merge.merged >= 0) i = (i + 1) & mask_;
       slots_[i] = {key, {static_cast<uint32_t>(rank), rules[rank].merged}};
     }
+    for (size_t pair = 0; pair < byte_pairs_.size(); ++pair)
+      byte_pairs_[pair] = find(file.byte_ids[pair >> 8], file.byte_ids[pair & 0xFF]);
+  }
+
+  /// As find(), for the tokens of two single bytes.
+  Merge find_bytes(unsigned char left, unsigned char right) const {
+    return byte_pairs_[left << 8 | right];
   }
 
   /// `merged` is negative when the pair does not merge.
@@ -57,46 +64,8 @@ class MergeTable {
     return (key * 0x9E3779B97F4A7C15u >> 32) & mask_;  // Fibonacci hashing
   }
 
-  std::vector<Slot> slots_;
-  size_t mask_;
-};
-
-// The vocabulary by bytes.
-class PieceTable {
- public:
-  explicit PieceTable(const TokenizerFile& file)
-      : tokens_(file.tokens),
-        slots_(num_slots_for(file.num_model_tokens)),
-        mask_(slots_.size() - 1) {
-    for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (!tokens_[id].is_used || tokens_[id].is_added) continue;
-      const size_t hash = std::hash<std::string_view>()(tokens_[id].bytes);
-      size_t i = hash & mask_;
-      while (slots_[i].id >= 0) i = (i + 1) & mask_;
-      slots_[i] = {static_cast<uint32_t>(hash >> 32), static_cast<TokenId>(id)};
-    }
-  }
-
-  /// Negative when no token stands for these bytes.
-  TokenId find(std::string_view bytes) const {
-    const size_t hash = std::hash<std::string_view>()(bytes);
-    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
-      const Slot& slot = slots_[i];
-      if (slot.id < 0) return slot.id;
-      if (slot.tag == static_cast<uint32_t>(hash >> 32) && tokens_[slot.id].bytes == bytes)
-        return slot.id;
-    }
-  }
-
- private:
-  struct Slot {
-    uint32_t tag =
-        0;  // other bits of the hash: a foreign entry is passed without reading its bytes
-    TokenId id = -1;
-  };
-
-  const std::vector<TokenEntry>& tokens_;
-  std::vector<Slot> slots_;
+  std::vector<Merge> byte_pairs_;
+  std::vector<Slot> slots_;  // open addressing, linear probing, at most half full
   size_t mask_;
 };
 
@@ -181,7 +150,9 @@ class BpeScratch {
                           static_cast<int>(i) + 1});
     symbols_.back().next = -1;
     candidates_.clear();
-    for (size_t i = 0; i + 1 < symbols_.size(); ++i) propose(static_cast<int>(i), merges);
+    for (size_t i = 0; i + 1 < piece.size(); ++i)
+      propose(static_cast<int>(i), merges.find_bytes(static_cast<unsigned char>(piece[i]),
+                                                     static_cast<unsigned char>(piece[i + 1])));
     std::make_heap(candidates_.begin(), candidates_.end());
     while (!candidates_.empty()) {
       std::pop_heap(candidates_.begin(), candidates_.end());
@@ -221,20 +192,62 @@ class BpeScratch {
     }
   };
 
-  bool propose(int left_idx, const MergeTable& merges) {
-    const Symbol& left = symbols_[left_idx];
-    const TokenId right = symbols_[left.next].id;
-    const Merge merge = merges.find(left.id, right);
+  bool propose(int left_idx, const Merge& merge) {
     if (merge.merged < 0) return false;
-    candidates_.push_back({merge.rank, left_idx, left.id, right, merge.merged});
+    const Symbol& left = symbols_[left_idx];
+    candidates_.push_back({merge.rank, left_idx, left.id, symbols_[left.next].id, merge.merged});
     return true;
   }
   void push(int left_idx, const MergeTable& merges) {
-    if (propose(left_idx, merges)) std::push_heap(candidates_.begin(), candidates_.end());
+    const Symbol& left = symbols_[left_idx];
+    if (propose(left_idx, merges.find(left.id, symbols_[left.next].id)))
+      std::push_heap(candidates_.begin(), candidates_.end());
   }
 
   std::vector<Symbol> symbols_;
   std::vector<Candidate> candidates_;
+};
+
+// Pieces of several tokens that a text has shown lately: names come again. The text and the ids
+// that it has given so far are the store; an entry says where to copy from.
+class RepeatedPieces {
+ public:
+  /// Short texts get a table that is not worth clearing more of.
+  explicit RepeatedPieces(std::string_view text)
+      : text_(text), entries_(std::min<size_t>(std::bit_ceil(text.size() / 16 + 1), 4096)) {}
+
+  /// Appends the tokens of `piece`, a part of the text, and returns true if they are known.
+  bool append(std::string_view piece, size_t hash, std::vector<TokenId>& ids) const {
+    const Entry& entry = entry_of(hash);
+    if (text_.substr(entry.begin, entry.num_bytes) != piece) return false;
+    for (uint32_t i = 0; i < entry.num_ids; ++i) {
+      const TokenId id = ids[entry.ids_begin + i];
+      ids.push_back(id);
+    }
+    return true;
+  }
+
+  /// The tokens of `piece` are those from `ids_begin` to the end of `ids`.
+  void remember(std::string_view piece, size_t hash, size_t ids_begin,
+                const std::vector<TokenId>& ids) {
+    entry_of(hash) = {static_cast<uint32_t>(piece.data() - text_.data()),
+                      static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(ids_begin),
+                      static_cast<uint32_t>(ids.size() - ids_begin)};
+  }
+
+ private:
+  struct Entry {
+    uint32_t begin = 0;
+    uint32_t num_bytes = 0;  // no piece is empty
+    uint32_t ids_begin = 0;
+    uint32_t num_ids = 0;
+  };
+
+  const Entry& entry_of(size_t hash) const { return entries_[hash & (entries_.size() - 1)]; }
+  Entry& entry_of(size_t hash) { return entries_[hash & (entries_.size() - 1)]; }
+
+  std::string_view text_;
+  std::vector<Entry> entries_;  // one place for a hash: the later piece takes it
 };
 
 std::string read_file(const std::string& path) {
@@ -248,24 +261,30 @@ std::string read_file(const std::string& path) {
 }  // namespace
 
 struct Tokenizer::Tables {
-  // Whether BPE makes a piece that spells this token into this token alone. Found out when first
-  // needed; every thread would find the same.
-  enum class Direct : uint8_t { kUnknown, kYes, kNo };
+  struct Scratch {
+    BpeScratch bpe;
+    RepeatedPieces repeated;
+  };
 
   TokenizerFile file;
   MergeTable merges;
-  PieceTable pieces;
+  TokenIndex pieces;  // the BPE vocabulary by bytes
   AddedTokenTable added;
   std::vector<bool> is_chat;
-  mutable std::vector<std::atomic<Direct>> direct;
+  // True once BPE has made a piece that spells this token into this token alone: a token can be in
+  // the vocabulary and out of the merges' reach. Every thread that finds out finds the same.
+  mutable std::vector<std::atomic<bool>> is_direct;
 
   explicit Tables(TokenizerFile parsed)
       : file(std::move(parsed)),
-        merges(file.merges),
-        pieces(file),
+        merges(file),
+        pieces(file.num_model_tokens),
         added(file.tokens),
         is_chat(file.tokens.size()),
-        direct(file.tokens.size()) {
+        is_direct(file.tokens.size()) {
+    for (size_t id = 0; id < file.tokens.size(); ++id)
+      if (file.tokens[id].is_used && !file.tokens[id].is_added)
+        pieces.insert(file.tokens[id].bytes, static_cast<TokenId>(id));
     for (const std::string_view text : kChatTokens)
       if (const TokenId id = added.find_exact(text); id >= 0) is_chat[id] = true;
   }
@@ -277,16 +296,39 @@ struct Tokenizer::Tables {
     return file.tokens[id];
   }
 
-  void encode_piece(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& ids) const {
-    const TokenId id = pieces.find(piece);
-    if (id < 0) return scratch.encode(piece, file.byte_ids, merges, ids);
-    Direct known = direct[id].load(std::memory_order_relaxed);
-    if (known == Direct::kYes) return ids.push_back(id);
+  void encode_piece(std::string_view piece, size_t hash, Scratch& scratch,
+                    std::vector<TokenId>& ids) const {
+    const TokenId id = pieces.find(piece, hash);
+    if (id >= 0 && is_direct[id].load(std::memory_order_relaxed)) return ids.push_back(id);
+    if (scratch.repeated.append(piece, hash, ids)) return;
     const size_t begin = ids.size();
-    scratch.encode(piece, file.byte_ids, merges, ids);
-    if (known != Direct::kUnknown) return;
-    known = ids.size() == begin + 1 && ids.back() == id ? Direct::kYes : Direct::kNo;
-    direct[id].store(known, std::memory_order_relaxed);
+    scratch.bpe.encode(piece, file.byte_ids, merges, ids);
+    if (ids.size() == begin + 1)
+      is_direct[ids.back()].store(true, std::memory_order_relaxed);
+    else
+      scratch.repeated.remember(piece, hash, begin, ids);
+  }
+
+  // Text without added tokens. Pieces are cut some ahead of their look-up, so that memory answers
+  // meanwhile.
+  void encode_plain(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const {
+    struct Piece {
+      std::string_view bytes;
+      size_t hash;
+    };
+    std::array<Piece, 32> batch;
+    for (size_t begin = 0; begin < text.size();) {
+      size_t num_pieces = 0;
+      for (; num_pieces < batch.size() && begin < text.size(); ++num_pieces) {
+        const size_t end = piece_end(text, begin);
+        const std::string_view bytes = text.substr(begin, end - begin);
+        batch[num_pieces] = {bytes, TokenIndex::hash(bytes)};
+        pieces.prefetch(batch[num_pieces].hash);
+        begin = end;
+      }
+      for (size_t i = 0; i < num_pieces; ++i)
+        encode_piece(batch[i].bytes, batch[i].hash, scratch, ids);
+    }
   }
 
   template <typename Allowed>
@@ -296,15 +338,11 @@ struct Tokenizer::Tables {
                   "tokenizer: the text is longer than " + std::to_string(kMaxTextBytes) + " bytes");
     std::vector<TokenId> ids;
     ids.reserve(text.size() / 4 + 8);
-    BpeScratch scratch;
+    Scratch scratch{BpeScratch(), RepeatedPieces(text)};
     for (size_t begin = 0; begin < text.size();) {
       const AddedTokenTable::Match match = added.find(text, begin, allowed);
-      const std::string_view plain = text.substr(0, match.id >= 0 ? match.begin : text.size());
-      while (begin < plain.size()) {
-        const size_t end = piece_end(plain, begin);
-        encode_piece(plain.substr(begin, end - begin), scratch, ids);
-        begin = end;
-      }
+      const size_t plain_end = match.id >= 0 ? match.begin : text.size();
+      encode_plain(text.substr(begin, plain_end - begin), scratch, ids);
       if (match.id < 0) break;
       ids.push_back(match.id);
       begin = match.end;
