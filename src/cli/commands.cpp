@@ -4,6 +4,6 @@
 
 namespace onecard::cli {
 
-void add_commands(CLI::App&, Commands&) {}
+void add_commands(CLI::App& app, Commands& commands) { add_render(app, commands); }
 
 }  // namespace onecard::cli

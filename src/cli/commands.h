@@ -16,4 +16,6 @@ struct Commands {
 
 void add_commands(CLI::App& app, Commands& commands);
 
+void add_render(CLI::App& app, Commands& commands);
+
 }  // namespace onecard::cli

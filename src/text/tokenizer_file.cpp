@@ -33,13 +33,8 @@ void at(const Path& path, const Body& body) {
   }
 }
 
-// Quotes text of the file for a message: printable ASCII only, and not all of it.
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text.substr(0, 60)) result += c >= 0x20 && c <= 0x7e ? c : '?';
-  if (text.size() > 60) result += "...";
-  return result + '"';
-}
+// A token in a message: enough of it to find it.
+std::string quoted(std::string_view text) { return json::quoted(text.substr(0, 60)); }
 
 const json::Value& member(const json::Value& object, std::string_view key) {
   const json::Value* value = object.find(key);
