@@ -75,6 +75,13 @@ struct Conversation {
   }
 };
 
+/// What a prompt ends in. It decides how the output begins, whatever the request said.
+enum class ParserStart {
+  kReasoning,  // <think>
+  kContent,    // </think>, a task token, or the text of a message that is continued
+  kCalls,      // the opener of a block of calls
+};
+
 /// The reasoning effort that a client asked for: off, or a number from 1 to 100.
 struct Effort {
   bool off = false;

@@ -365,7 +365,7 @@ class Encoder {
     const bool has_answer = !is_empty(message.content) || !message.tool_calls.empty();
     if (goes_on) {
       prompt_.continuation = true;
-      prompt_.output_start = OutputStart::kContent;
+      prompt_.output_start = ParserStart::kContent;
     }
     if (has_header) {
       out_.markup(kAssistantTag);
@@ -385,7 +385,7 @@ class Encoder {
   }
 
   void write_generation_header(bool follows_task) {
-    prompt_.output_start = OutputStart::kContent;
+    prompt_.output_start = ParserStart::kContent;
     if (!conversation_.add_generation_prompt || follows_task) return;
     out_.markup(kAssistantTag);
     if (conversation_.thinking) {
@@ -396,11 +396,11 @@ class Encoder {
     out_.markup(kThinkClose);
     if (!forces_call()) return;
     out_.markup(kCallsOpen);
-    prompt_.output_start = OutputStart::kCalls;
+    prompt_.output_start = ParserStart::kCalls;
   }
 
   void start_in_reasoning() {
-    prompt_.output_start = OutputStart::kReasoning;
+    prompt_.output_start = ParserStart::kReasoning;
     if (!forces_call()) return;
     prompt_.forced_after_thinking = kCallsOpen;
     if (conversation_.tool_choice.kind == ToolChoice::Kind::kNamed) {

@@ -10,12 +10,7 @@
 
 namespace onecard::text {
 
-/// Where the parser of the model's output begins: decided by how the prompt ends.
-enum class OutputStart {
-  kReasoning,  // after <think>
-  kContent,    // after </think>, a task token, or inside the assistant's text
-  kCalls,      // inside the tool calls block
-};
+using OutputStart = ParserStart;
 
 struct Prompt {
   std::string text;
@@ -24,7 +19,7 @@ struct Prompt {
 
   bool thinking = true;
   int effort = 75;
-  OutputStart output_start = OutputStart::kReasoning;
+  ParserStart output_start = ParserStart::kReasoning;
   /// The output goes on with a message that already has text: leading newlines belong to it.
   bool continuation = false;
   bool tools_active = false;

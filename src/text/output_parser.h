@@ -15,13 +15,6 @@
 
 namespace onecard::text {
 
-/// What the prompt ended in. It decides how the output begins, whatever the request said.
-enum class ParserStart {
-  kReasoning,  // <think>
-  kContent,    // </think>, or the text of a message that is continued
-  kCalls,      // the opener of a block of calls
-};
-
 /// What ended the output.
 enum class OutputEnd {
   kEndOfTurn,   // a stop id, or the parser wanted to stop

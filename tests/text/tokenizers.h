@@ -1,6 +1,8 @@
 // The tokenizers that tests use: each is loaded once.
 #pragma once
 
+#include <string>
+
 #include "text/tokenizer.h"
 
 namespace onecard::test {
@@ -9,6 +11,11 @@ namespace onecard::test {
 const text::Tokenizer& demo_tokenizer();
 /// The release's, where tools/fetch_vocabulary.py has put it; otherwise null.
 const text::Tokenizer* release_tokenizer();
+
+/// The demo model's tokenizer.json, to be changed by a test.
+std::string demo_tokenizer_json();
+/// The demo model's vocabulary without any added token.
+text::Tokenizer tokenizer_without_added_tokens();
 
 }  // namespace onecard::test
 
