@@ -68,7 +68,8 @@ struct Exl3Kernel {
 
 constexpr int kExl3Int16Limit = 16383;  // 128 * 1020 * 16383 still fits an int32 sum
 constexpr int kExl3Int8Limit = 127;
-constexpr float kExl3SmallestStep = 1e-30f;  // a block with no larger magnitude counts as zero
+constexpr int64_t kExl3MaxActivationBytes = 512;  // of a row and block, any kernel
+constexpr float kExl3SmallestStep = 1e-30f;       // a block with no larger magnitude counts as zero
 constexpr float kExl3OffsetGain = -3.453125f / 0.00676727294921875f;  // CAFF / kinv: -510.268
 
 /// No row count of a call is larger.
@@ -97,10 +98,17 @@ const Exl3Steps& exl3_steps(onecard::cpu::Isa isa);
 /// What finish() multiplies by: kinv for the integer precisions, 1 for kF32.
 float exl3_gain(Exl3Precision precision);
 
+class Exl3KernelSet;
+
+/// The kernels to use on this machine: of those that take a row count, the one that a timing of a
+/// few milliseconds found fastest. Made at the first call for its arguments, then shared; safe from
+/// any thread. Which kernel wins changes no result.
+const Exl3KernelSet& exl3_fastest(onecard::cpu::Isa isa, Exl3Precision precision,
+                                  exl3::Codebook codebook, int bits);
+
 /// The kernels for one kind of matrix, by the number of rows of a call.
 class Exl3KernelSet {
  public:
-  Exl3KernelSet() = default;
   /// The preferred kernels of `isa`. kInt16 and kInt8 fall back to kF32 where the codebook is not
   /// MUL1, kInt8 to kInt16 where no int8 kernel fits. Throws kInvalidArgument for bits
   /// outside 1..8.
@@ -114,8 +122,9 @@ class Exl3KernelSet {
   /// codebook and bits are the set's.
   void use(int rows, const Exl3Kernel& kernel);
 
+  static constexpr int kSmallRows = 8;  // row counts that have a kernel of their own
+
  private:
-  static constexpr int kSmallRows = 8;
   const Exl3Kernel* by_rows_[kSmallRows + 1] = {};
 };
 

@@ -1,4 +1,4 @@
-// AVX2 kernels for one to four rows: every product of a strip stays in registers.
+// AVX2 kernels for one and two rows: every product of a strip stays in registers.
 //
 // A ymm register holds column c in its low 128-bit lane and column c + 4 in the high one; the four
 // dwords of a lane are the row groups. Dword g of column c is a 32-bit window of the stream of
@@ -209,16 +209,7 @@ void word(const Exl3Strips& a) {
 
 template <int K>
 void word_rows(const Exl3Strips& a) {
-  switch (a.rows) {
-    case 1:
-      return word<K, 1>(a);
-    case 2:
-      return word<K, 2>(a);
-    case 3:
-      return word<K, 3>(a);
-    default:
-      return word<K, 4>(a);
-  }
+  return a.rows == 1 ? word<K, 1>(a) : word<K, 2>(a);
 }
 
 template <int K>
@@ -241,7 +232,7 @@ constexpr Exl3Kernel word_kernel() {
           Exl3Precision::kInt16,
           exl3::Codebook::kMul1,
           K,
-          4,
+          2,
           Exl3Activations::kNatural16,
           256,
           kExl3Int16Limit,

@@ -244,7 +244,8 @@ ONECARD_INLINE void multiply(const PanelF32& panel, const byte* x, const float*,
 template <typename Panel, int RowBytes>
 ONECARD_INLINE void multiply_rows(const Panel& panel, const Exl3Strips& a, int strip) {
   float* const sums = a.sums + 16 * strip;
-  constexpr int kRowsAtOnce = 6;  // 12 sums, 2 weights, 1 activation, 1 product: all 16 registers
+  // 8 sums, 2 weights and the activations and products on their way: GCC 12 spills with more.
+  constexpr int kRowsAtOnce = 4;
   int r = 0;
   for (; r + kRowsAtOnce <= a.rows; r += kRowsAtOnce)
     multiply<kRowsAtOnce>(panel, a.activations + r * RowBytes, a.scales + r,
@@ -259,10 +260,6 @@ ONECARD_INLINE void multiply_rows(const Panel& panel, const Exl3Strips& a, int s
       return multiply<2>(panel, x, scales, out, a.sums_stride);
     case 3:
       return multiply<3>(panel, x, scales, out, a.sums_stride);
-    case 4:
-      return multiply<4>(panel, x, scales, out, a.sums_stride);
-    case 5:
-      return multiply<5>(panel, x, scales, out, a.sums_stride);
     default:
       return;
   }

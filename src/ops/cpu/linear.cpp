@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "ops/cpu/exl3_linear.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/linear_avx2.h"
 #include "quant/exl3/hadamard.h"
@@ -177,45 +178,15 @@ void exl3_plain(const Exec& exec, View<const float> x, const exl3::MatrixView& w
             [&](int64_t group, int) { exl3_outputs_plain(w, xh, group, out); });
 }
 
-void exl3_outputs_avx2(const exl3::MatrixView& w, View<const float> xh, int64_t group,
-                       View<float> out) {
-  float* const z = scratch<float, 1>(xh.rows * exl3::kGroupDim);
-  std::fill_n(z, xh.rows * exl3::kGroupDim, 0.0f);
-  alignas(32) std::array<float, 8 * exl3::kTileWeights> strip;
-  for (int64_t block = 0; block < w.in_features / exl3::kGroupDim; ++block)
-    for (int64_t b = 0; b < 8; ++b) {
-      const std::byte* const first = w.tile(8 * block, 8 * group + b);
-      avx2::decode_strip(first, w.tile(8 * block + 1, 8 * group + b) - first, w.bits,
-                         int(w.codebook), strip.data());
-      avx2::accumulate_strip(xh.data + block * exl3::kGroupDim, xh.stride, xh.rows, strip.data(),
-                             z + b * exl3::kTileDim, exl3::kGroupDim);
-    }
-  for (int64_t t = 0; t < xh.rows; ++t)
-    avx2::hadamard_then_scale(z + t * exl3::kGroupDim, w.svh.data() + group * exl3::kGroupDim,
-                              out.row(t) + group * exl3::kGroupDim);
-}
-
-void exl3_avx2(const Exec& exec, View<const float> x, const exl3::MatrixView& w, View<float> out) {
-  float* const memory = scratch<float, 2>(x.rows * x.cols);
-  for_tasks(exec, x.rows, x.rows * x.cols, [&](int64_t t, int) {
-    avx2::scale_then_hadamard(x.row(t), w.suh.data(), x.cols, memory + t * x.cols);
-  });
-  const View<const float> xh(memory, x.rows, x.cols);
-  for_tasks(exec, w.out_features / exl3::kGroupDim, x.rows * w.in_features * w.out_features,
-            [&](int64_t group, int) { exl3_outputs_avx2(w, xh, group, out); });
-}
-
 }  // namespace
 
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out) {
   if (w.format != Format::kExl3) return dense(exec, x, w, out);
+  if (exec.isa >= ::onecard::cpu::Isa::kAvx2)
+    return exl3_linear(exec, Exl3Precision::kInt16, x, w.exl3, out);
   for (int64_t begin = 0; begin < x.rows; begin += kRowsPerPass) {
     const int64_t end = std::min(x.rows, begin + kRowsPerPass);
-    const View<const float> rows = x.rows_between(begin, end);
-    if (exec.isa >= ::onecard::cpu::Isa::kAvx2)
-      exl3_avx2(exec, rows, w.exl3, out.rows_between(begin, end));
-    else
-      exl3_plain(exec, rows, w.exl3, out.rows_between(begin, end));
+    exl3_plain(exec, x.rows_between(begin, end), w.exl3, out.rows_between(begin, end));
   }
 }
 
