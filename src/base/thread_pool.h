@@ -22,7 +22,8 @@ class ThreadPool {
   int num_threads() const;
 
   /// Runs task(task_idx, thread_idx) for every task_idx in [0, num_tasks); returns when all are
-  /// done. Tasks are handed out by ticket. The first exception thrown by a task is rethrown here
+  /// done. Tasks are handed out by ticket, and a thread takes its next one when it is done with the
+  /// last: up to num_threads() tasks may wait for one another. The first exception thrown by a task is rethrown here
   /// after all others have ended.
   void run(int64_t num_tasks, const std::function<void(int64_t task_idx, int thread_idx)>& task);
 
