@@ -21,10 +21,13 @@ struct IndexLists {
   }
 };
 
+/// The widest index key.
+constexpr int64_t kMaxIndexDim = 1024;
+
 /// Counts of IndexLists of candidate blocks: every block was kept and ids are not written.
 constexpr int32_t kAllBlocks = -1;
 
-/// scores[t,g] = sum_h w[t,h] max(0, q[t,h] . key[g]) / sqrt(dim)   for g < num_visible[t]
+/// scores[t,g] = sum_h w[t,h] max(0, q[t,h] . key[g]) / sqrt(heads * dim)   for g < num_visible[t]
 /// Outside the kept blocks of `candidates` (when given: of block_size groups each) it is -inf.
 /// q: [tokens, heads * dim] f32; w: [tokens, heads]; keys: packed rows of dim; scores: [tokens, >=
 /// the largest num_visible] (columns from num_visible[t] on are not written).
@@ -39,9 +42,10 @@ void select_top_k(const Exec& exec, View<const float> scores, std::span<const in
 
 /// Blocks of block_size consecutive groups; a block's score is the largest of its visible groups,
 /// that of the newest visible group's block +inf. out row t = the out.ids.cols best blocks,
-/// ascending, or kAllBlocks when there are no more blocks than that.
+/// ascending, or kAllBlocks when there are no more blocks than that. `block_scores` is scratch:
+/// [tokens, at least the blocks].
 void select_candidate_blocks(const Exec& exec, View<const float> scores,
                              std::span<const int64_t> num_visible, int64_t block_size,
-                             const IndexLists& out);
+                             View<float> block_scores, const IndexLists& out);
 
 }  // namespace onecard::ops

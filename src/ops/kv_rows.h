@@ -19,11 +19,10 @@
 #include <cstdint>
 
 #include "device/exec.h"
+#include "ops/kv_format.h"
 #include "tensor/view.h"
 
 namespace onecard::ops {
-
-enum class KvFormat : uint8_t { kF32, kFp8Block32, kFp4Block32, kFp4Block16 };
 
 /// Values that share a scale; 1 for kF32.
 int64_t kv_block(KvFormat format);
@@ -56,6 +55,9 @@ void pack_kv_rows(const Exec& exec, View<const float> x, const KvRows& out);
 
 /// out = rows 0.. of `rows` dequantised.   out: [n, rows.dim] f32.
 void unpack_kv_rows(const Exec& exec, const ConstKvRows& rows, View<float> out);
+
+/// The longest vector that fake_quantise() takes.
+constexpr int64_t kMaxFakeQuantDim = 1024;
 
 /// x quantised and dequantised in place, each run of `dim` columns as a row of its own (the heads
 /// of an index query). kF32 leaves x as it is.
