@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "device/exec.h"
 #include "model/model.h"
@@ -33,6 +34,8 @@ class DecodeStep {
  private:
   const model::Model& model_;
   model::Workspace workspace_;
+  model::StepContext ctx_;
+  std::vector<int32_t> tokens_;
 };
 
 }  // namespace onecard::engine

@@ -34,6 +34,12 @@ class EncoderTail {
   int64_t num_rows() const { return num_rows_; }
   int64_t capacity_rows() const { return capacity_rows_; }
   void clear() { num_rows_ = 0; }
+  /// A chunk is about to be read; the first one says whether the decoder's windows reach up to the
+  /// prompt.
+  void start_chunk(bool has_decoder_windows) {
+    if (num_rows_ == 0) decoder_windows_before_ = has_decoder_windows;
+  }
+  bool decoder_windows_before() const { return decoder_windows_before_; }
   /// Appends rows and forgets the oldest beyond the capacity.
   void append(View<const float> streams, View<const float> mix);
   View<const float> streams() const;  // [num_rows, hc_mult * hidden]
@@ -45,6 +51,7 @@ class EncoderTail {
   int64_t stream_width_ = 0;
   int64_t mix_width_ = 0;
   int64_t num_rows_ = 0;
+  bool decoder_windows_before_ = true;
   Buffer<float> streams_;
   Buffer<float> mix_;
 };
@@ -81,7 +88,7 @@ class PrefillPass {
                                 int64_t chunk_tokens);
 
  private:
-  void end_of_encoder();
+  void end_encoder();
   void finish();
 
   const model::Model& model_;

@@ -46,9 +46,12 @@ class Model {
   // hc_mult] f32, the carried weights of the next collapse.
 
   /// Starts: checks ids and room, hashes n-grams, asks for engram rows, embeds into x and mix.
-  /// Throws kInvalidArgument on an id outside the vocabulary, kResourceExhausted without room.
+  /// Throws kInvalidArgument on an id outside the vocabulary, kResourceExhausted without room;
+  /// nothing has changed then.
   void begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
              View<float> mix) const;
+  /// Starts in the middle: x and mix are filled already (the encoder's output).
+  void resume(StepContext& ctx) const;
   /// Runs a layer on all rows of ctx and keeps the last `num_out` rows: x, mix and ctx then have
   /// num_out rows. Throws kIo when engram rows cannot be read.
   void run_layer(StepContext& ctx, int64_t layer_idx, int64_t num_out, View<float>& x,

@@ -45,9 +45,9 @@ class SequenceState {
   /// Forgets the sequence; memory stays.
   void clear();
 
-  /// Takes the last `num_tokens` back, as if they had never been computed. Only tokens appended
-  /// by decode steps or by a FULL prefill since the last prefill, restore or rollback of the rest,
-  /// and at most max_rollback_tokens of them. Throws kInvalidArgument otherwise.
+  /// Takes the last `num_tokens` back, as if they had never been computed: tokens of decode steps
+  /// or of a FULL prefill, not beyond the last EXACT or BOUNDED prefill or restore, and at most
+  /// max_rollback_tokens behind the greatest length since. Throws kInvalidArgument otherwise.
   void rollback(int64_t num_tokens);
   /// How many tokens rollback() would accept now.
   int64_t rollback_limit() const;

@@ -3,19 +3,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "device/exec.h"
-#include "experts/expert_engine.h"
-#include "io/engram_reader.h"
 #include "model/config.h"
 #include "model/observer.h"
 #include "model/sequence_state.h"
-#include "ops/hyper_connection.h"
 #include "ops/indexer.h"
-#include "tensor/buffer.h"
 #include "tensor/view.h"
 
 namespace onecard::model {
@@ -27,6 +22,12 @@ struct Segment {
   int64_t num_rows = 0;
   int64_t first_position = 0;
   int64_t window_begin = 0;  // no query sees window rows of earlier positions
+
+  // The window rows that the current layer made: their first row and position. Queries may be
+  // fewer.
+  int64_t first_window_row = 0;
+  int64_t first_window_position = 0;
+  int64_t num_window_rows = 0;
 };
 
 /// Memory for the intermediates of a pass or step of at most `max_rows` rows over sequences of at
@@ -38,24 +39,38 @@ class Workspace {
   Workspace(Workspace&&) noexcept;
   Workspace& operator=(Workspace&&) noexcept;
 
-  int64_t max_rows() const;
-  int64_t allocated_bytes() const;
+  int64_t max_rows() const { return max_rows_; }
+  int64_t capacity_tokens() const { return capacity_tokens_; }
+  /// Where a forward keeps its streams and carried collapse weights.
+  View<float> streams(int64_t num_rows);
+  View<float> mix(int64_t num_rows);
 
-  struct Buffers;
+  struct Buffers;  // model/workspace.h
   Buffers& buffers() { return *buffers_; }
 
  private:
+  int64_t max_rows_;
+  int64_t capacity_tokens_;
   std::unique_ptr<Buffers> buffers_;
 };
 
 struct StepContext {
   Exec exec;
-  Workspace& workspace;
+  Workspace* workspace = nullptr;
   std::vector<Segment> segments;
   Observer* observer = nullptr;
+  bool global_rows_done = false;  // the tokens' global rows of the current layer are in place
 
+  // Of the current rows: rotations by both frequency tables, and what the last index source
+  // selected.
+  View<const float> angles_main;
+  View<const float> angles_compress;
+  ops::IndexLists selected;
+  ops::IndexLists candidates;
+
+  Workspace::Buffers& buffers() const { return workspace->buffers(); }
   int64_t num_rows() const;
-  /// Drops all but the last `num_rows` rows. One segment only, unless nothing is dropped.
+  /// Drops all but the last `num_rows` rows; one segment only, unless nothing is dropped.
   void keep_last(int64_t num_rows);
   void observe(int64_t layer_idx, std::string_view name, View<const float> values) const {
     if (observer != nullptr) observer->observe(layer_idx, name, values);

@@ -1,0 +1,100 @@
+#include "model/compressor.h"
+
+#include <algorithm>
+#include <string>
+
+#include "model/rope_tables.h"
+#include "model/workspace.h"
+#include "ops/compressor.h"
+#include "ops/kv_rows.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+
+namespace onecard::model {
+namespace {
+
+void copy_row(std::span<const float> from, std::span<float> to) {
+  std::copy(from.begin(), from.end(), to.begin());
+}
+
+ops::KvRows rows_from(const ops::KvRows& rows, int64_t first) {
+  return {rows.row(first), rows.stride_bytes, rows.dim, rows.format};
+}
+
+}  // namespace
+
+Compressor::Compressor(const ModelConfig& config, int64_t layer_idx, WeightLoader& loader)
+    : layer_idx_(layer_idx),
+      ratio_(config.ratio(layer_idx)),
+      norm_eps_(float(config.rms_norm_eps)),
+      frequencies_(compress_frequencies(config)) {
+  const std::string name = "layers." + std::to_string(layer_idx) + ".attn.";
+  wkv_ = loader.linear(name + "compressor.wkv", config.head_dim, config.hidden_size);
+  if (ratio_ > 1)
+    wgate_ = loader.linear(name + "compressor.wgate", config.head_dim, config.hidden_size);
+  norm_ = loader.vector(name + "compressor.norm.weight", config.head_dim);
+  wk_ = loader.linear(name + "indexer.wk", config.index_head_dim, config.head_dim);
+  k_norm_ = loader.vector(name + "indexer.k_norm.weight", config.index_head_dim);
+}
+
+void Compressor::append(StepContext& ctx, View<const float> u) const {
+  for (const Segment& segment : ctx.segments) {
+    for (int64_t begin = 0; begin < segment.num_rows; begin += kBlockRows) {
+      const int64_t end = std::min(begin + kBlockRows, segment.num_rows);
+      append_block(ctx, segment, segment.first_position + begin,
+                   u.rows_between(segment.first_row + begin, segment.first_row + end));
+    }
+  }
+}
+
+void Compressor::append_block(StepContext& ctx, const Segment& segment, int64_t first_position,
+                              View<const float> u) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  SequenceState& state = *segment.state;
+  const int64_t num_open = first_position % ratio_;  // tokens of a group begun earlier
+  const int64_t num_tokens = num_open + u.rows;
+  const int64_t num_groups = num_tokens / ratio_;
+  const int64_t first_group = first_position / ratio_;
+  const View<float> keys = buffers.group_keys.rows(num_tokens);
+  const View<float> latents = buffers.latents.rows(num_groups);
+  if (ratio_ == 1) {
+    ops::linear(ctx.exec, u, wkv_, latents);
+  } else {
+    const View<float> gates = buffers.group_gates.rows(num_tokens);
+    const View<float> open_keys = state.open_keys(layer_idx_);
+    const View<float> open_gates = state.open_gates(layer_idx_);
+    ops::linear(ctx.exec, u, wkv_, keys.rows_between(num_open, num_tokens));
+    ops::linear(ctx.exec, u, wgate_, gates.rows_between(num_open, num_tokens));
+    const int64_t first = first_position - num_open;
+    for (int64_t i = 0; i < num_open; ++i) {
+      copy_row(open_keys.row_span((first + i) % open_keys.rows), keys.row_span(i));
+      copy_row(open_gates.row_span((first + i) % open_keys.rows), gates.row_span(i));
+    }
+    for (int64_t i = std::max(num_open, num_tokens - open_keys.rows); i < num_tokens; ++i) {
+      copy_row(keys.row_span(i), open_keys.row_span((first + i) % open_keys.rows));
+      copy_row(gates.row_span(i), open_gates.row_span((first + i) % open_keys.rows));
+    }
+    ops::pool_groups(ctx.exec, keys.rows_between(0, num_groups * ratio_),
+                     gates.rows_between(0, num_groups * ratio_), ratio_, latents);
+  }
+  if (num_groups == 0) return;
+  ops::rms_norm(ctx.exec, latents, norm_, norm_eps_, latents);
+  ctx.observe(layer_idx_, "latent", latents);
+
+  // Both rows lie at the position of the group's first token.
+  const std::span<int64_t> positions{buffers.group_positions.data(), size_t(num_groups)};
+  for (int64_t g = 0; g < num_groups; ++g) positions[size_t(g)] = (first_group + g) * ratio_;
+  const View<float> angles = buffers.group_angles.rows(num_groups);
+  ops::rope_angles(positions, frequencies_, angles);
+
+  const View<float> index_keys = buffers.index_keys.rows(num_groups);
+  ops::linear(ctx.exec, latents, wk_, index_keys);
+  ops::rms_norm(ctx.exec, index_keys, k_norm_, norm_eps_, index_keys);
+  ops::rope(ctx.exec, index_keys, index_keys.cols, angles);
+  ops::pack_kv_rows(ctx.exec, index_keys, rows_from(state.index_rows(layer_idx_), first_group));
+
+  ops::rope(ctx.exec, latents, latents.cols, angles);
+  ops::pack_kv_rows(ctx.exec, latents, rows_from(state.main_rows(layer_idx_), first_group));
+}
+
+}  // namespace onecard::model

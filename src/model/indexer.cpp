@@ -1,0 +1,78 @@
+#include "model/indexer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "model/workspace.h"
+#include "ops/indexer.h"
+#include "ops/kv_rows.h"
+#include "ops/rope.h"
+
+namespace onecard::model {
+
+Indexer::Indexer(const ModelConfig& config, int64_t layer_idx, WeightLoader& loader)
+    : layer_idx_(layer_idx),
+      source_(config.source(layer_idx)),
+      ratio_(config.ratio(layer_idx)),
+      head_dim_(config.index_head_dim),
+      block_size_(config.candidate_block_size),
+      makes_candidates_(config.is_candidate_source(layer_idx)),
+      uses_candidates_(config.uses_candidates(layer_idx)) {
+  const std::string name = "layers." + std::to_string(layer_idx) + ".attn.indexer.";
+  wq_b_ = loader.linear(name + "wq_b", config.index_n_heads * head_dim_, config.q_lora_rank);
+  weights_proj_ = loader.linear(name + "weights_proj", config.index_n_heads, config.hidden_size);
+}
+
+void Indexer::start(StepContext& ctx, int64_t num_rows) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  ctx.selected = {buffers.selected.rows(num_rows),
+                  {buffers.selected_counts.data(), size_t(num_rows)}};
+  if (makes_candidates_)
+    ctx.candidates = {buffers.candidates.rows(num_rows),
+                      {buffers.candidate_counts.data(), size_t(num_rows)}};
+}
+
+void Indexer::select(StepContext& ctx, int64_t begin, int64_t end, View<const float> u,
+                     View<const float> q_latent) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  const View<float> q = buffers.index_q.rows(end - begin);
+  ops::linear(ctx.exec, q_latent, wq_b_, q);
+  ops::rope(ctx.exec, q, head_dim_, ctx.angles_compress.rows_between(begin, end));
+  ops::fake_quantise(ctx.exec, ops::kv_format_for(ops::KvFormat::kFp4Block32, head_dim_), head_dim_,
+                     q);
+  const View<float> weights = buffers.index_weights.rows(end - begin);
+  ops::linear(ctx.exec, u, weights_proj_, weights);
+
+  for (const Segment& segment : ctx.segments) {
+    const int64_t first = std::max(begin, segment.first_row);
+    const int64_t last = std::min(end, segment.first_row + segment.num_rows);
+    if (first >= last) continue;
+    // A group is visible from its last token on.
+    const std::span<int64_t> num_visible{buffers.num_visible.data() + first, size_t(last - first)};
+    for (int64_t t = first; t < last; ++t)
+      num_visible[size_t(t - first)] =
+          (segment.first_position + (t - segment.first_row) + 1) / ratio_;
+    const View<float> scores = buffers.index_scores.rows(last - first);
+    ops::IndexLists candidates;
+    if (makes_candidates_ || uses_candidates_)
+      candidates = ctx.candidates.rows_between(first, last);
+    ops::indexer_scores(ctx.exec, q.rows_between(first - begin, last - begin),
+                        weights.rows_between(first - begin, last - begin),
+                        ops::as_const(segment.state->index_rows(source_)), num_visible,
+                        uses_candidates_ ? &candidates : nullptr, block_size_, scores);
+    ops::select_top_k(ctx.exec, scores, num_visible, ctx.selected.rows_between(first, last));
+    if (makes_candidates_)
+      ops::select_candidate_blocks(ctx.exec, scores, num_visible, block_size_,
+                                   buffers.block_scores.rows(last - first), candidates);
+    if (ctx.observer != nullptr) report(ctx, segment, first, last);
+  }
+}
+
+void Indexer::report(const StepContext& ctx, const Segment& segment, int64_t first,
+                     int64_t last) const {
+  for (int64_t t = first; t < last; ++t)
+    ctx.observer->selected(layer_idx_, segment.first_position + (t - segment.first_row),
+                           {ctx.selected.ids.row(t), size_t(ctx.selected.counts[size_t(t)])});
+}
+
+}  // namespace onecard::model

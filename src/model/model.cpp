@@ -1,0 +1,216 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "experts/cpu_experts.h"
+#include "model/block.h"
+#include "model/engram_hash.h"
+#include "model/rope_tables.h"
+#include "model/weight_loader.h"
+#include "model/workspace.h"
+#include "ops/embedding.h"
+#include "ops/hyper_connection.h"
+#include "ops/linear.h"
+#include "ops/rope.h"
+
+namespace onecard::model {
+
+struct Model::Impl {
+  Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const ModelOptions& options);
+
+  void check(const StepContext& ctx, std::span<const int32_t> token_ids) const;
+  void request_engram_rows(StepContext& ctx, std::span<const int32_t> token_ids) const;
+
+  io::Checkpoint checkpoint;
+  const ModelConfig config;
+  WeightMemory memory;
+  ops::LinearWeight embed;
+  ops::LinearWeight head;
+  std::span<const float> norm;
+  std::vector<Block> blocks;
+  std::vector<float> frequencies_main;
+  std::vector<float> frequencies_compress;
+  std::optional<EngramHash> hash;
+  std::unique_ptr<io::EngramReader> engram_reader;
+  std::unique_ptr<experts::ExpertEngine> experts;
+};
+
+namespace {
+
+experts::ExpertWeights load_experts(const ModelConfig& config, WeightLoader& loader) {
+  experts::ExpertWeights weights;
+  weights.num_layers = config.num_hidden_layers;
+  weights.experts_per_layer = config.n_routed_experts;
+  weights.hidden_size = config.hidden_size;
+  weights.intermediate_size = config.moe_intermediate_size;
+  weights.swiglu_limit = float(config.swiglu_limit);
+  for (int64_t l = 0; l < config.num_hidden_layers; ++l)
+    for (int64_t e = 0; e < config.n_routed_experts; ++e)
+      weights.experts.push_back(
+          loader.expert("layers." + std::to_string(l) + ".ffn.experts." + std::to_string(e),
+                        config.hidden_size, config.moe_intermediate_size));
+  return weights;
+}
+
+}  // namespace
+
+Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const ModelOptions& options)
+    : checkpoint(std::move(checkpoint_in)), config(std::move(config_in)) {
+  WeightLoader loader(checkpoint, memory);
+  embed = loader.linear("embed", config.vocab_size, config.hidden_size);
+  head = loader.linear("head", config.vocab_size, config.hidden_size);
+  norm = loader.vector("norm.weight", config.hidden_size);
+  for (int64_t l = 0; l < config.num_hidden_layers; ++l) blocks.emplace_back(config, l, loader);
+  frequencies_main = window_frequencies(config);
+  frequencies_compress = compress_frequencies(config);
+
+  if (!config.engram_layer_ids.empty()) {
+    hash.emplace(config, load_engram_token_map(checkpoint.directory()),
+                 checkpoint.directory() + "/engram_token_map.i32");
+    std::vector<io::RowTable> tables;
+    for (const int64_t layer_idx : config.engram_layer_ids) {
+      const auto engram_idx = int64_t(tables.size());
+      tables.push_back(
+          io::open_row_table(checkpoint, "layers." + std::to_string(layer_idx) + ".engram.embed"));
+      const io::RowTable& table = tables.back();
+      if (table.num_rows < hash->num_rows(engram_idx) || table.width != config.engram_head_dim)
+        throw Error(ErrorCode::kDataCorrupt,
+                    table.name + ": expected at least " +
+                        std::to_string(hash->num_rows(engram_idx)) + " rows of " +
+                        std::to_string(config.engram_head_dim) + ", found " +
+                        std::to_string(table.num_rows) + " of " + std::to_string(table.width));
+    }
+    engram_reader = io::make_pread_engram_reader(std::move(tables), options.engram_threads);
+  }
+
+  experts::ExpertWeights expert_weights = load_experts(config, loader);
+  experts = options.make_experts ? options.make_experts(std::move(expert_weights))
+                                 : std::make_unique<experts::CpuExperts>(std::move(expert_weights));
+}
+
+void Model::Impl::check(const StepContext& ctx, std::span<const int32_t> token_ids) const {
+  require(int64_t(token_ids.size()) == ctx.num_rows() && !token_ids.empty(),
+          ErrorCode::kInvalidArgument, "forward: one token id a row, at least one");
+  require(ctx.num_rows() <= ctx.workspace->max_rows(), ErrorCode::kInvalidArgument,
+          "forward: more rows than the workspace has");
+  for (const int32_t id : token_ids)
+    if (id < 0 || id >= config.vocab_size)
+      throw Error(ErrorCode::kInvalidArgument, "forward: token id " + std::to_string(id) +
+                                                   " outside [0, " +
+                                                   std::to_string(config.vocab_size) + ")");
+  for (const Segment& segment : ctx.segments) {
+    if (segment.num_rows > segment.state->room_tokens())
+      throw Error(ErrorCode::kResourceExhausted,
+                  "forward: " + std::to_string(segment.num_rows) + " more tokens on top of " +
+                      std::to_string(segment.state->num_tokens()) + " exceed the capacity of " +
+                      std::to_string(segment.state->capacity_tokens()));
+    require(segment.state->capacity_tokens() <= ctx.workspace->capacity_tokens(),
+            ErrorCode::kInvalidArgument,
+            "forward: the sequence holds more tokens than the workspace was made for");
+  }
+}
+
+void Model::Impl::request_engram_rows(StepContext& ctx, std::span<const int32_t> token_ids) const {
+  if (!hash) return;
+  Workspace::Buffers& buffers = ctx.buffers();
+  // The ids that a token's n-grams reach back to, newest first: cut out of this sequence's ring and
+  // of the chunk itself.
+  const auto num_columns = size_t(hash->num_columns());
+  for (size_t e = 0; e < config.engram_layer_ids.size(); ++e) {
+    for (const Segment& segment : ctx.segments) {
+      const std::span<int32_t> ring = segment.state->look_back();
+      int32_t recent[16];
+      for (int64_t i = 0; i < segment.num_rows; ++i) {
+        const int64_t position = segment.first_position + i;
+        const int64_t num_recent = std::min(position, hash->look_back()) + 1;
+        for (int64_t k = 0; k < num_recent; ++k)
+          recent[k] = k <= i ? hash->compressed_id(token_ids[size_t(segment.first_row + i - k)])
+                             : ring[size_t(position - k) % ring.size()];
+        hash->rows(int64_t(e), {recent, size_t(num_recent)},
+                   {buffers.engram_row_ids.data() + size_t(segment.first_row + i) * num_columns,
+                    num_columns});
+      }
+    }
+    const size_t num_ids = token_ids.size() * num_columns;
+    View<float> rows = buffers.engram_rows[e].rows(int64_t(token_ids.size()));
+    buffers.engram_requests[e] =
+        engram_reader->submit(int64_t(e), {buffers.engram_row_ids.data(), num_ids},
+                              View<float>(rows.data, int64_t(num_ids), config.engram_head_dim));
+  }
+  for (const Segment& segment : ctx.segments) {
+    const std::span<int32_t> ring = segment.state->look_back();
+    for (int64_t i = 0; i < segment.num_rows; ++i)
+      ring[size_t(segment.first_position + i) % ring.size()] =
+          hash->compressed_id(token_ids[size_t(segment.first_row + i)]);
+  }
+}
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+
+std::unique_ptr<Model> Model::load(io::Checkpoint checkpoint, ModelConfig config,
+                                   const ModelOptions& options) {
+  return std::unique_ptr<Model>(
+      new Model(std::make_unique<Impl>(std::move(checkpoint), std::move(config), options)));
+}
+
+const ModelConfig& Model::config() const { return impl_->config; }
+experts::ExpertEngine& Model::experts() const { return *impl_->experts; }
+int64_t Model::owned_bytes() const { return impl_->memory.owned_bytes; }
+
+void Model::begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
+                  View<float> mix) const {
+  impl_->check(ctx, token_ids);
+  impl_->request_engram_rows(ctx, token_ids);
+  const int64_t hidden = config().hidden_size;
+  const View<float> first = x.cols_between(0, hidden);
+  ops::embed(ctx.exec, impl_->embed, token_ids, first);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t j = 1; j < config().hc_mult; ++j)
+      std::copy_n(first.row(t), hidden, x.row(t) + j * hidden);
+    std::fill_n(mix.row(t), mix.cols, 0.0f);
+    mix.row(t)[0] = 1.0f;
+  }
+  resume(ctx);
+}
+
+void Model::resume(StepContext& ctx) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  const int64_t num_rows = ctx.num_rows();
+  for (const Segment& segment : ctx.segments)
+    for (int64_t i = 0; i < segment.num_rows; ++i)
+      buffers.positions[size_t(segment.first_row + i)] = segment.first_position + i;
+  const std::span<const int64_t> positions{buffers.positions.data(), size_t(num_rows)};
+  const View<float> main = buffers.angles_main.rows(num_rows);
+  const View<float> compress = buffers.angles_compress.rows(num_rows);
+  ops::rope_angles(positions, impl_->frequencies_main, main);
+  ops::rope_angles(positions, impl_->frequencies_compress, compress);
+  ctx.angles_main = main;
+  ctx.angles_compress = compress;
+  ctx.selected = {};
+  ctx.candidates = {};
+}
+
+void Model::run_layer(StepContext& ctx, int64_t layer_idx, int64_t num_out, View<float>& x,
+                      View<float>& mix) const {
+  impl_->blocks[size_t(layer_idx)].forward(ctx, *impl_->experts, num_out, x, mix);
+}
+
+void Model::append_decoder_rows(StepContext& ctx, View<const float> x,
+                                View<const float> mix) const {
+  impl_->blocks[size_t(config().decoder_begin())].append_global(ctx, x, mix);
+}
+
+void Model::logits(StepContext& ctx, View<const float> x, View<const float> mix,
+                   View<float> logits) const {
+  const View<float> h = ctx.buffers().hidden.rows(x.rows);
+  ops::hc_collapse_norm(ctx.exec, x, mix, impl_->norm, float(config().rms_norm_eps), h);
+  ctx.observe(num_layers(), "head_in", h);
+  ops::linear(ctx.exec, h, impl_->head, logits);
+}
+
+}  // namespace onecard::model

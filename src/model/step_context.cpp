@@ -1,0 +1,104 @@
+#include "model/step_context.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/workspace.h"
+
+namespace onecard::model {
+
+Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int64_t capacity_tokens)
+    : max_rows(max_rows_in) {
+  const int64_t rows = max_rows;
+  const int64_t block = std::min(rows, kBlockRows);
+  const int64_t hc = config.hc_mult;
+  const auto floats = [](int64_t num_rows, int64_t cols) { return Matrix<float>(num_rows, cols); };
+
+  streams = floats(rows, hc * config.hidden_size);
+  mix = floats(rows, hc);
+  attn_pre = floats(rows, hc);
+  attn_post = floats(rows, hc);
+  attn_comb = floats(rows, hc * hc);
+  ffn_pre = floats(rows, hc);
+  ffn_post = floats(rows, hc);
+  ffn_comb = floats(rows, hc * hc);
+  hidden = floats(rows, config.hidden_size);
+  branch = floats(rows, config.hidden_size);
+  positions.resize(size_t(rows));
+  angles_main = floats(rows, config.qk_rope_head_dim);
+  angles_compress = floats(rows, config.qk_rope_head_dim);
+
+  window_rows = Buffer<std::byte>(
+      rows * ops::kv_row_bytes(ops::kv_format_for(ops::KvFormat::kFp8Block32, config.head_dim),
+                               config.head_dim));
+  kv = floats(block, config.head_dim);
+  q_latent = floats(block, config.q_lora_rank);
+  q = floats(block, config.num_attention_heads * config.head_dim);
+  heads = floats(block, config.num_attention_heads * config.head_dim);
+  o_latent = floats(block, config.o_groups * config.o_lora_rank);
+
+  const int64_t max_groups = capacity_tokens;  // ratio 1
+  index_q = floats(block, config.index_n_heads * config.index_head_dim);
+  index_weights = floats(block, config.index_n_heads);
+  index_scores = floats(block, max_groups);
+  block_scores = floats(block, max_groups / config.candidate_block_size + 1);
+  num_visible.resize(size_t(rows));
+  selected = Matrix<int32_t>(rows, std::min(config.index_topk, max_groups));
+  selected_counts.resize(size_t(rows));
+  candidates = Matrix<int32_t>(rows, std::min(config.candidate_topk_blocks, max_groups));
+  candidate_counts.resize(size_t(rows));
+
+  const int64_t group_rows = block + 1;  // and the open group's token
+  group_keys = floats(group_rows, config.head_dim);
+  group_gates = floats(group_rows, config.head_dim);
+  latents = floats(group_rows, config.head_dim);
+  rotated = floats(group_rows, config.head_dim);
+  index_keys = floats(group_rows, config.index_head_dim);
+  group_angles = floats(group_rows, config.qk_rope_head_dim);
+  group_positions.resize(size_t(group_rows));
+
+  router_logits = floats(rows, config.n_routed_experts);
+  router_weights = floats(rows, config.num_experts_per_tok);
+  expert_ids = Matrix<int32_t>(rows, config.num_experts_per_tok);
+  shared_gate = floats(block, config.moe_intermediate_size * config.n_shared_experts);
+  shared_up = floats(block, config.moe_intermediate_size * config.n_shared_experts);
+
+  compressed_ids.resize(size_t(rows + config.engram_max_ngram_size));
+  engram_row_ids.resize(size_t(rows * config.engram_num_columns()));
+  for (size_t i = 0; i < config.engram_layer_ids.size(); ++i)
+    engram_rows.push_back(floats(rows, config.engram_num_columns() * config.engram_head_dim));
+  engram_key_val = floats(block, (hc + 1) * config.hidden_size);
+  engram_requests.resize(config.engram_layer_ids.size());
+}
+
+Workspace::Workspace(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens)
+    : max_rows_(max_rows), capacity_tokens_(capacity_tokens) {
+  require(max_rows >= 1 && capacity_tokens >= 1, ErrorCode::kInvalidArgument,
+          "workspace: at least one row and one token of capacity");
+  buffers_ = std::make_unique<Buffers>(config, max_rows, capacity_tokens);
+}
+Workspace::~Workspace() = default;
+Workspace::Workspace(Workspace&&) noexcept = default;
+Workspace& Workspace::operator=(Workspace&&) noexcept = default;
+
+View<float> Workspace::streams(int64_t num_rows) { return buffers_->streams.rows(num_rows); }
+View<float> Workspace::mix(int64_t num_rows) { return buffers_->mix.rows(num_rows); }
+
+int64_t StepContext::num_rows() const {
+  return segments.empty() ? 0 : segments.back().first_row + segments.back().num_rows;
+}
+
+void StepContext::keep_last(int64_t num_kept) {
+  const int64_t all = num_rows();
+  const int64_t dropped = all - num_kept;
+  if (dropped == 0) return;
+  ONECARD_ASSERT(dropped > 0 && segments.size() == 1);
+  segments[0].num_rows = num_kept;
+  segments[0].first_position += dropped;
+  angles_main = angles_main.rows_between(dropped, all);
+  angles_compress = angles_compress.rows_between(dropped, all);
+  if (selected.ids.rows == all) selected = selected.rows_between(dropped, all);
+  if (candidates.ids.rows == all) candidates = candidates.rows_between(dropped, all);
+}
+
+}  // namespace onecard::model

@@ -1,0 +1,64 @@
+// Weights by name. What format a module has is read from its tensors: P.trellis is EXL3, P.weight
+// with P.scale is FP8 or FP4, P.weight alone is plain. Owns what cannot stay where it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "experts/expert_weights.h"
+#include "io/checkpoint.h"
+#include "ops/linear.h"
+#include "tensor/buffer.h"
+#include "tensor/view.h"
+
+namespace onecard::model {
+
+/// Weights made by a WeightLoader; moves with the model.
+struct WeightMemory {
+  std::vector<Buffer<std::byte>> blocks;
+  int64_t owned_bytes = 0;
+
+  std::byte* allocate(int64_t bytes);
+};
+
+class WeightLoader {
+ public:
+  /// Both outlive what is loaded.
+  WeightLoader(const io::Checkpoint& checkpoint, WeightMemory& memory)
+      : checkpoint_(checkpoint), memory_(memory) {}
+
+  /// The module `name` as W[out, in]; leading dimensions of its tensor are taken together. Throws
+  /// kDataCorrupt naming the tensor, expected and found.
+  ops::LinearWeight linear(const std::string& name, int64_t out_features, int64_t in_features);
+
+  /// A block-diagonal module: num_groups matrices [out, in], one behind the other in `name`, or
+  /// each a module of its own, `name`.slice.N.
+  std::vector<ops::LinearWeight> grouped_linear(const std::string& name, int64_t num_groups,
+                                                int64_t out_features, int64_t in_features);
+
+  /// A plain tensor as f32 [rows, cols].
+  View<const float> matrix(const std::string& name, int64_t rows, int64_t cols);
+  std::span<const float> vector(const std::string& name, int64_t size);
+
+  /// One expert: w1, w3, w2 under `name`. EXL3 goes into one record in the unit layout.
+  experts::ExpertMatrices expert(const std::string& name, int64_t hidden, int64_t intermediate);
+
+ private:
+  bool is_exl3(const std::string& name) const;
+  ops::LinearWeight exl3_linear(const std::string& name, int64_t out_features, int64_t in_features);
+  exl3::MatrixView exl3_native(const std::string& name, int64_t out_features, int64_t in_features);
+  std::span<const uint16_t> exl3_scales(const std::string& name, const char* scales,
+                                        const char* signs, int64_t size);
+  const std::byte* bytes_of(const io::StoredTensor& tensor, bool keep_mapped);
+  ops::LinearWeight stored_linear(const std::string& name, int64_t out_features,
+                                  int64_t in_features, bool keep_mapped);
+
+  const io::Checkpoint& checkpoint_;
+  WeightMemory& memory_;
+};
+
+}  // namespace onecard::model
