@@ -4,6 +4,9 @@
 
 namespace onecard::cli {
 
-void add_commands(CLI::App& app, Commands& commands) { add_render(app, commands); }
+void add_commands(CLI::App& app, Commands& commands) {
+  add_logits(app, commands);
+  add_render(app, commands);
+}
 
 }  // namespace onecard::cli

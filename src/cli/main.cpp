@@ -30,7 +30,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   onecard::cli::Commands commands;
   onecard::cli::add_commands(app, commands);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // 0: --help and --version
+  }
   try {
     return commands.selected();
   } catch (const onecard::Error& error) {

@@ -1,0 +1,287 @@
+// onecard logits: a checkpoint's logits for given token ids, for comparing with other
+// implementations. Needs no tokenizer.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "cli/commands.h"
+#include "device/exec.h"
+#include "engine/decode_step.h"
+#include "engine/prefill_pass.h"
+#include "io/checkpoint.h"
+#include "io/file.h"
+#include "model/model.h"
+
+namespace onecard::cli {
+namespace {
+
+struct LogitsFlags {
+  std::string model;
+  std::string tokens;
+  std::string tokens_file;
+  std::string chunks;
+  std::string prefill;
+  std::string positions = "last";
+  std::string decode;
+  std::string isa;
+  int threads = 0;
+  bool json = false;
+  bool dump_layers = false;
+};
+
+std::vector<int32_t> parse_numbers(const std::string& flag, std::string_view text) {
+  std::vector<int32_t> numbers;
+  const auto is_separator = [](char c) { return c == ',' || c == ' ' || c == '\n' || c == '\t'; };
+  while (!text.empty() && is_separator(text.back())) text.remove_suffix(1);
+  while (!text.empty()) {
+    int32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const auto length = size_t(end - text.data());
+    if (error != std::errc() || number < 0 || (length < text.size() && !is_separator(text[length])))
+      throw Error(ErrorCode::kInvalidArgument, flag +
+                                                   ": expected non-negative integers separated "
+                                                   "by commas, found \"" +
+                                                   std::string(text.substr(0, 20)) + "\"");
+    numbers.push_back(number);
+    text.remove_prefix(std::min(length + 1, text.size()));
+  }
+  return numbers;
+}
+
+engine::PrefillMode parse_mode(const std::string& name) {
+  if (name == "full") return engine::PrefillMode::kFull;
+  if (name == "exact") return engine::PrefillMode::kExact;
+  if (name == "bounded") return engine::PrefillMode::kBounded;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--prefill: expected full, exact or bounded, found \"" + name + "\"");
+}
+
+cpu::Isa parse_isa(const std::string& name) {
+  const cpu::Isa detected = cpu::detect_isa();
+  if (name.empty()) return detected;
+  const auto isa = cpu::isa_from_name(name);
+  if (!isa)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--isa: expected plain, avx2, avx512-vnni or avx512-vbmi, found \"" + name + "\"");
+  if (*isa > detected)
+    throw Error(ErrorCode::kUnsupported,
+                std::string("--isa: this CPU runs ") + cpu::isa_name(detected) + " at most");
+  return *isa;
+}
+
+/// What the streams look like after each layer, from the last chunk.
+class LayerDump final : public model::Observer {
+ public:
+  explicit LayerDump(int64_t hc_mult) : hc_mult_(hc_mult) {}
+
+  void observe(int64_t layer_idx, std::string_view name, View<const float> values) override {
+    if (name == "layer_out") {
+      double sum = 0;
+      for (int64_t t = 0; t < values.rows; ++t)
+        for (int64_t c = 0; c < values.cols; ++c) sum += std::fabs(values.row(t)[c]);
+      const float* last = values.row(values.rows - 1);
+      layers_[layer_idx] = {values.rows,
+                            sum / double(values.rows * values.cols),
+                            {last, last + std::min<int64_t>(8, values.cols / hc_mult_)},
+                            {}};
+    } else if (name == "mix") {
+      const std::span<float const> last = values.row_span(values.rows - 1);
+      layers_[layer_idx].mix.assign(last.begin(), last.end());
+    }
+  }
+
+  void print() const;
+
+ private:
+  struct Layer {
+    int64_t rows = 0;
+    double mean_abs = 0;
+    std::vector<float> first;  // of stream 0 of the last token
+    std::vector<float> mix;
+  };
+  int64_t hc_mult_;
+  std::map<int64_t, Layer> layers_;
+};
+
+void print_row(std::span<const float> row) {
+  std::fputc('[', stdout);
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (i > 0) std::fputc(',', stdout);
+    if (std::isfinite(row[i]))
+      std::printf("%.9g", double(row[i]));
+    else
+      std::fputs("null", stdout);  // JSON has no word for it
+  }
+  std::fputc(']', stdout);
+}
+
+void print_rows(View<const float> rows) {
+  std::fputc('[', stdout);
+  for (int64_t t = 0; t < rows.rows; ++t) {
+    if (t > 0) std::fputc(',', stdout);
+    print_row(rows.row_span(t));
+  }
+  std::fputc(']', stdout);
+}
+
+void LayerDump::print() const {
+  std::fputs(",\"layers\":[", stdout);
+  bool first = true;
+  for (const auto& [layer_idx, layer] : layers_) {
+    std::printf(
+        "%s{\"layer\":%lld,\"rows\":%lld,\"mean_abs\":%.9g,\"last_stream0\":", first ? "" : ",",
+        static_cast<long long>(layer_idx), static_cast<long long>(layer.rows), layer.mean_abs);
+    print_row(layer.first);
+    std::fputs(",\"mix\":", stdout);
+    print_row(layer.mix);
+    std::fputc('}', stdout);
+    first = false;
+  }
+  std::fputc(']', stdout);
+}
+
+void print_best(const std::string& what, std::span<const float> row) {
+  std::vector<int32_t> ids(row.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto count = std::min<size_t>(5, ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + std::ptrdiff_t(count), ids.end(),
+                    [&](int32_t a, int32_t b) { return row[size_t(a)] > row[size_t(b)]; });
+  std::printf("%s:", what.c_str());
+  for (size_t i = 0; i < count; ++i) std::printf("  %d %.5f", ids[i], double(row[size_t(ids[i])]));
+  std::fputc('\n', stdout);
+}
+
+int run(const LogitsFlags& flags) {
+  const std::string prompt_text =
+      flags.tokens_file.empty() ? flags.tokens : io::read_text_file(flags.tokens_file, 64 << 20);
+  const std::vector<int32_t> tokens = parse_numbers("--tokens", prompt_text);
+  const std::vector<int32_t> decode = parse_numbers("--decode", flags.decode);
+  const auto num_tokens = int64_t(tokens.size());
+  require(num_tokens > 0, ErrorCode::kInvalidArgument, "--tokens: at least one token id is needed");
+
+  std::vector<int32_t> chunks = parse_numbers("--chunks", flags.chunks);
+  if (chunks.empty()) chunks.push_back(int32_t(num_tokens));
+  if (std::accumulate(chunks.begin(), chunks.end(), int64_t{0}) != num_tokens ||
+      std::find(chunks.begin(), chunks.end(), 0) != chunks.end())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--chunks: must be positive and sum to the number of tokens, " +
+                    std::to_string(num_tokens));
+
+  std::vector<int32_t> positions;
+  if (flags.positions == "all") {
+    positions.resize(size_t(num_tokens));
+    std::iota(positions.begin(), positions.end(), 0);
+  } else if (flags.positions == "last") {
+    positions.push_back(int32_t(num_tokens - 1));
+  } else {
+    positions = parse_numbers("--positions", flags.positions);
+    for (const int32_t position : positions)
+      if (position >= num_tokens)
+        throw Error(ErrorCode::kInvalidArgument, "--positions: " + std::to_string(position) +
+                                                     " is not in a prompt of " +
+                                                     std::to_string(num_tokens) + " tokens");
+  }
+  const bool last_only = flags.positions == "last";
+  const engine::PrefillMode mode = !flags.prefill.empty() ? parse_mode(flags.prefill)
+                                   : last_only            ? engine::PrefillMode::kExact
+                                                          : engine::PrefillMode::kFull;
+  require(last_only || mode == engine::PrefillMode::kFull, ErrorCode::kInvalidArgument,
+          "--positions: exact and bounded prefill give the last position only");
+
+  ThreadPool pool(flags.threads > 0 ? flags.threads
+                                    : int(std::max(1u, std::thread::hardware_concurrency())));
+  const Exec exec{.isa = parse_isa(flags.isa), .pool = &pool};
+  const auto model =
+      model::Model::load(io::Checkpoint::open(flags.model), model::load_model_config(flags.model));
+  const int64_t vocab_size = model->vocab_size();
+  const int64_t capacity = num_tokens + int64_t(decode.size());
+  const int64_t longest_chunk = *std::max_element(chunks.begin(), chunks.end());
+
+  model::SequenceState sequence(model->config(), {.capacity_tokens = capacity});
+  model::Workspace workspace(
+      model->config(), engine::PrefillPass::workspace_rows(model->config(), mode, longest_chunk),
+      capacity);
+  engine::EncoderTail tail(model->config(), mode);
+  LayerDump dump(model->config().hc_mult);
+  const bool all_logits = mode == engine::PrefillMode::kFull && !last_only;
+  Buffer<float> prompt_logits((all_logits ? num_tokens : 1) * vocab_size);
+  const View<float> prompt_rows = prompt_logits.view(all_logits ? num_tokens : 1, vocab_size);
+  int64_t begin = 0;
+  for (const int32_t chunk : chunks) {
+    const bool last = begin + chunk == num_tokens;
+    View<float> rows = prompt_rows.rows_between(0, last ? 1 : 0);
+    if (all_logits) rows = prompt_rows.rows_between(begin, begin + chunk);
+    engine::PrefillPass pass(*model, workspace, sequence, tail,
+                             std::span<const int32_t>(tokens).subspan(size_t(begin), size_t(chunk)),
+                             {mode, last, all_logits, flags.dump_layers ? &dump : nullptr}, rows);
+    while (!pass.run_layer(exec)) {
+    }
+    begin += chunk;
+  }
+
+  engine::DecodeStep step(*model, 1, capacity);
+  Buffer<float> decode_logits(int64_t(decode.size()) * vocab_size);
+  const View<float> decode_rows = decode_logits.view(int64_t(decode.size()), vocab_size);
+  for (int64_t i = 0; i < decode_rows.rows; ++i) {
+    const engine::DecodeStep::Row row{&sequence, decode[size_t(i)]};
+    step.run(exec, {&row, 1}, decode_rows.rows_between(i, i + 1));
+  }
+
+  Buffer<float> asked(int64_t(positions.size()) * vocab_size);
+  const View<float> asked_rows = asked.view(int64_t(positions.size()), vocab_size);
+  for (size_t i = 0; i < positions.size(); ++i)
+    std::copy_n(prompt_rows.row(all_logits ? positions[i] : 0), vocab_size,
+                asked_rows.row(int64_t(i)));
+  if (!flags.json) {
+    for (size_t i = 0; i < positions.size(); ++i)
+      print_best("position " + std::to_string(positions[i]), asked_rows.row_span(int64_t(i)));
+    for (int64_t i = 0; i < decode_rows.rows; ++i)
+      print_best("decode " + std::to_string(num_tokens + i), decode_rows.row_span(i));
+    return 0;
+  }
+  std::fputs("{\"positions\":[", stdout);
+  for (size_t i = 0; i < positions.size(); ++i) std::printf("%s%d", i > 0 ? "," : "", positions[i]);
+  std::fputs("],\"logits\":", stdout);
+  print_rows(asked_rows);
+  std::fputs(",\"decode_logits\":", stdout);
+  print_rows(decode_rows);
+  if (flags.dump_layers) dump.print();
+  std::fputs("}\n", stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_logits(CLI::App& app, Commands& commands) {
+  auto flags = std::make_shared<LogitsFlags>();
+  CLI::App* command = app.add_subcommand("logits", "Print a checkpoint's logits for token ids");
+  command->add_option("--model", flags->model, "Checkpoint directory")->required();
+  auto* tokens = command->add_option("--tokens", flags->tokens, "Prompt token ids: 1,2,3");
+  command->add_option("--tokens-file", flags->tokens_file, "File of prompt token ids")
+      ->excludes(tokens);
+  command->add_option("--chunks", flags->chunks, "Tokens of each prefill chunk: 7,1,24");
+  command->add_option(
+      "--prefill", flags->prefill,
+      "full, exact (default; full when more than the last position is asked for) or "
+      "bounded");
+  command->add_option("--positions", flags->positions, "all, last (default), or positions: 0,7");
+  command->add_option("--decode", flags->decode, "Token ids to feed after the prompt, one a step");
+  command->add_option("--isa", flags->isa, "plain, avx2, ...: no wider kernels than this");
+  command->add_option("--threads", flags->threads, "CPU threads (default: one a logical CPU)");
+  command->add_flag("--json", flags->json, "Print all logits as JSON");
+  command->add_flag("--dump-layers", flags->dump_layers,
+                    "With --json: what the streams look like after each layer");
+  command->callback([flags, &commands] { commands.selected = [flags] { return run(*flags); }; });
+}
+
+}  // namespace onecard::cli
