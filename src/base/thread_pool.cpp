@@ -72,10 +72,16 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int num_threads) : ThreadPool(num_threads, nullptr) {}
+
+ThreadPool::ThreadPool(int num_threads, const std::function<void(int)>& on_start)
+    : state_(std::make_unique<State>()) {
   require(num_threads >= 1, ErrorCode::kInvalidArgument, "thread pool: at least one thread");
   for (int i = 1; i < num_threads; ++i)
-    state_->threads.emplace_back([state = state_.get(), i] { state->worker(i); });
+    state_->threads.emplace_back([state = state_.get(), i, on_start] {
+      if (on_start) on_start(i);
+      state->worker(i);
+    });
 }
 
 ThreadPool::~ThreadPool() {

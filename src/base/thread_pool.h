@@ -15,6 +15,9 @@ class ThreadPool {
   /// `num_threads` counts the calling thread: 1 means no extra thread at all. Throws
   /// kInvalidArgument below 1.
   explicit ThreadPool(int num_threads);
+  /// As above; each new thread first calls on_start(thread_idx), 1 .. num_threads - 1, for instance
+  /// to pin itself. on_start must not throw.
+  ThreadPool(int num_threads, const std::function<void(int thread_idx)>& on_start);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -23,8 +26,8 @@ class ThreadPool {
 
   /// Runs task(task_idx, thread_idx) for every task_idx in [0, num_tasks); returns when all are
   /// done. Tasks are handed out by ticket, and a thread takes its next one when it is done with the
-  /// last: up to num_threads() tasks may wait for one another. The first exception thrown by a task is rethrown here
-  /// after all others have ended.
+  /// last: up to num_threads() tasks may wait for one another. The first exception thrown by a task
+  /// is rethrown here after all others have ended.
   void run(int64_t num_tasks, const std::function<void(int64_t task_idx, int thread_idx)>& task);
 
  private:
