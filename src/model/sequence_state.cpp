@@ -167,13 +167,13 @@ void SequenceState::restore(const Snapshot& snapshot) {
 
 template <typename Visit>
 void SequenceState::visit_global_rows(int64_t begin, int64_t end, Visit&& visit) const {
-  require(0 <= begin && begin <= end && end <= options_.capacity_tokens &&
-              begin % granularity_ == 0 && (end % granularity_ == 0 || end == num_tokens_),
-          ErrorCode::kInvalidArgument,
-          "global rows: the range must lie inside the capacity and cut no group");
+  require(
+      0 <= begin && begin <= end && end <= options_.capacity_tokens && begin % granularity_ == 0,
+      ErrorCode::kInvalidArgument,
+      "global rows: the range must lie inside the capacity and begin with a group");
   for (const Source& source : sources_) {
     const int64_t first = begin / source.ratio;
-    const int64_t count = end / source.ratio - first;
+    const int64_t count = std::max<int64_t>(0, end / source.ratio - first);
     visit(source.main.data() + first * main_row_bytes_, size_t(count * main_row_bytes_));
     visit(source.index.data() + first * index_row_bytes_, size_t(count * index_row_bytes_));
   }

@@ -61,8 +61,8 @@ class SequenceState {
   /// configuration or does not fit.
   void restore(const Snapshot& snapshot);
 
-  /// Bytes of the global rows of tokens [begin, end), all sources; both must be multiples of
-  /// global_row_granularity(), or `end` the position.
+  /// Bytes of the global rows of tokens [begin, end), source by source: the groups that begin and
+  /// end there. `begin` is a multiple of global_row_granularity().
   int64_t global_rows_bytes(int64_t begin, int64_t end) const;
   int64_t global_row_granularity() const { return granularity_; }
   void read_global_rows(int64_t begin, int64_t end, std::span<std::byte> out) const;
