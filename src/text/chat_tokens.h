@@ -16,6 +16,8 @@ inline constexpr std::string_view kThinkOpen = "<think>";
 inline constexpr std::string_view kThinkClose = "</think>";
 /// The tool markup marker; the '<' or "</" in front of it is ordinary text.
 inline constexpr std::string_view kDsml = "\uff5cDSML\uff5c";
+inline constexpr std::string_view kDsmlOpen = "<\uff5cDSML\uff5c";
+inline constexpr std::string_view kDsmlClose = "</\uff5cDSML\uff5c";
 inline constexpr std::string_view kLatestReminder = "<\uff5clatest_reminder\uff5c>";
 inline constexpr std::string_view kImage = "<\uff5cdeepseek_image\uff5c>";
 inline constexpr std::string_view kTaskAction = "<\uff5caction\uff5c>";

@@ -213,7 +213,7 @@ class OutputParser::Impl {
     return result;
   }
 
-  // ---- Reasoning and content -------------------------------------------------------------------
+  // ---- Reasoning and content ----
 
   bool step_text() {
     emit_text(take_plain());
@@ -340,7 +340,7 @@ class OutputParser::Impl {
     if (!content.empty()) emit(ContentDelta{std::move(content)});
   }
 
-  // ---- The block of calls ----------------------------------------------------------------------
+  // ---- The block of calls ----
 
   bool step_block() {
     keep_block_text(take_plain());
@@ -416,7 +416,7 @@ class OutputParser::Impl {
     text_until_ = known_at;
   }
 
-  // ---- One call --------------------------------------------------------------------------------
+  // ---- One call ----
 
   bool step_invoke() {
     arguments_->add_body(take_plain());
@@ -530,7 +530,7 @@ class OutputParser::Impl {
     state_ = State::kInvoke;
   }
 
-  // ---- Events ----------------------------------------------------------------------------------
+  // ---- Events ----
 
   void emit_arguments(std::string text) {
     if (!text.empty()) emit(ArgumentsDelta{num_calls_ - 1, std::move(text)});

@@ -17,8 +17,8 @@ std::vector<Literal> all_literals() {
   std::vector<Literal> literals = {{TagKind::kThinkOpen, std::string(kThinkOpen)},
                                    {TagKind::kThinkClose, std::string(kThinkClose)}};
   for (const char* space : {" ", ""}) {
-    const std::string open = "<" + std::string(kDsml) + space;
-    const std::string close = "</" + std::string(kDsml) + space;
+    const std::string open = std::string(kDsmlOpen) + space;
+    const std::string close = std::string(kDsmlClose) + space;
     for (const char* name : {"calls", "tool_calls", "function_calls", "toolcalls"}) {
       literals.push_back({TagKind::kBlockOpen, open + name + ">"});
       literals.push_back({TagKind::kBlockClose, close + name + ">"});
@@ -82,8 +82,7 @@ TagMatch complete_tag(std::string_view text, const Tag& tag, size_t& quote_from,
 }
 
 bool is_cut_closer(std::string_view text) {
-  const std::string marker = "</" + std::string(kDsml);
-  if (!text.starts_with(marker)) return false;
+  if (!text.starts_with(kDsmlClose)) return false;
   Tag tag;
   return match_tag(text, TagKind::kBlockClose | TagKind::kInvokeClose | TagKind::kParameterClose,
                    tag) == TagMatch::kPartial;

@@ -138,8 +138,7 @@ void expect_events_like(const std::vector<Value>& got, const std::vector<Value>&
     expect_like(got[i], pattern[i], open, "event " + std::to_string(i));
 }
 
-// ---- /v1/chat/completions
-// ------------------------------------------------------------------------
+// ---- /v1/chat/completions ----
 
 const openai::ChatAnswer kChat = {.id = "chatcmpl-1", .model = "m", .created = 7};
 
@@ -231,8 +230,7 @@ TEST(RandomId, IsLongAndDiffers) {
   EXPECT_NE(a, b);
 }
 
-// ---- /v1/messages
-// --------------------------------------------------------------------------------
+// ---- /v1/messages ----
 
 TEST(AnthropicAnswer, StreamsLikeTheVector) {
   const Value file = load("anthropic.json");
@@ -302,8 +300,7 @@ TEST(AnthropicAnswer, StopReasons) {
             R"({"type":"error","error":{"type":"api_error","message":"no"}})");
 }
 
-// ---- /v1/responses
-// -------------------------------------------------------------------------------
+// ---- /v1/responses ----
 
 const openai::ResponseAnswer kResponse = {
     .id = "resp_1", .model = "m", .created = 7, .custom_tools = {"apply_patch"}, .echo = {}};

@@ -93,8 +93,7 @@ ParsedMessage parse_in_all_cuts(const OutputParserOptions& options, const std::s
   return whole;
 }
 
-// ---- The vectors
-// ---------------------------------------------------------------------------------
+// ---- The vectors ----
 
 struct Vector {
   OutputParserOptions options;
@@ -206,8 +205,7 @@ TEST(OutputParserVectors, SendsNoLessThanRequired) {
   EXPECT_EQ(num_checked, 7);
 }
 
-// ---- What goes wrong in the field
-// ----------------------------------------------------------------
+// ---- What goes wrong in the field ----
 
 constexpr const char* kTools = R"([
   {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
@@ -459,8 +457,7 @@ TEST(OutputParserReports, CallWithoutParametersSendsAnEmptyObject) {
   EXPECT_EQ(num_deltas, 1);
 }
 
-// ---- Rules the vectors leave open
-// ----------------------------------------------------------------
+// ---- Rules the vectors leave open ----
 
 TEST(OutputParser, TextThatLooksLikeACallIsWholeAndKeepsItsThinkTags) {
   OutputParserOptions options = with_tools(kTools);

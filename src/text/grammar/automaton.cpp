@@ -1,0 +1,302 @@
+#include "text/grammar/automaton.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/error.h"
+
+namespace onecard::text::grammar {
+
+WordMatcher::WordMatcher(const std::vector<std::string>& words) {
+  constexpr int kNone = -1;
+  const auto add_node = [&] {
+    next_.emplace_back(256, kNone);
+    word_.push_back(-1);
+    return num_nodes() - 1;
+  };
+  add_node();
+  for (size_t i = 0; i < words.size(); ++i) {
+    int node = 0;
+    for (const char c : words[i]) {
+      const auto byte = static_cast<uint8_t>(c);
+      if (next_[static_cast<size_t>(node)][byte] == kNone) {
+        const int child = add_node();
+        next_[static_cast<size_t>(node)][byte] = child;
+      }
+      node = next_[static_cast<size_t>(node)][byte];
+    }
+    word_[static_cast<size_t>(node)] = static_cast<int>(i);
+  }
+  // Breadth first: where no word goes on, the longest suffix that a word begins with does.
+  std::vector<int> suffix(next_.size(), 0);
+  std::deque<int> queue = {0};
+  while (!queue.empty()) {
+    const auto node = static_cast<size_t>(queue.front());
+    queue.pop_front();
+    if (word_[node] < 0) word_[node] = word_[static_cast<size_t>(suffix[node])];
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const int shorter = node == 0 ? 0 : next_[static_cast<size_t>(suffix[node])][byte];
+      int& next = next_[node][byte];
+      if (next == kNone) {
+        next = shorter;
+      } else {
+        suffix[static_cast<size_t>(next)] = shorter;
+        queue.push_back(next);
+      }
+    }
+  }
+}
+
+AutomatonBuilder::AutomatonBuilder(size_t max_nodes) : max_nodes_(max_nodes) {
+  add_state();  // kFinalState
+}
+
+void AutomatonBuilder::count_node() {
+  if (++num_nodes_ > max_nodes_)
+    throw Error(ErrorCode::kResourceExhausted,
+                "grammar: it takes more than " + std::to_string(max_nodes_) + " nodes");
+}
+
+StateId AutomatonBuilder::add_state() {
+  count_node();
+  states_.emplace_back();
+  return static_cast<StateId>(states_.size() - 1);
+}
+
+void AutomatonBuilder::add_edge(StateId from, uint8_t first, uint8_t last, StateId to) {
+  count_node();
+  states_[from].edges.push_back({first, last, to});
+}
+
+void AutomatonBuilder::add_jump(StateId from, StateId to) {
+  count_node();
+  states_[from].jumps.push_back(to);
+}
+
+void AutomatonBuilder::add_call(StateId from, RuleId rule, StateId return_to) {
+  count_node();
+  states_[from].calls.push_back({rule, return_to});
+}
+
+RuleId AutomatonBuilder::add_rule() {
+  rules_.push_back(add_state());
+  return static_cast<RuleId>(rules_.size() - 1);
+}
+
+StateId AutomatonBuilder::add_literal(StateId from, std::string_view text) {
+  for (const char c : text) {
+    const StateId to = add_state();
+    add_edge(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c), to);
+    from = to;
+  }
+  return from;
+}
+
+void AutomatonBuilder::add_literal(StateId from, std::string_view text, StateId to) {
+  add_jump(add_literal(from, text), to);
+}
+
+void AutomatonBuilder::add_literals(StateId from, const std::vector<std::string>& texts,
+                                    StateId to) {
+  std::map<std::pair<StateId, char>, StateId> children;
+  for (const std::string& text : texts) {
+    StateId state = from;
+    for (const char c : text) {
+      const auto [child, added] = children.try_emplace({state, c}, kFinalState);
+      if (added) {
+        child->second = add_state();
+        add_edge(state, static_cast<uint8_t>(c), static_cast<uint8_t>(c), child->second);
+      }
+      state = child->second;
+    }
+    add_jump(state, to);
+  }
+}
+
+StateId AutomatonBuilder::add_called(StateId from, RuleId rule) {
+  const StateId to = add_state();
+  add_call(from, rule, to);
+  return to;
+}
+
+AutomatonBuilder::Machine AutomatonBuilder::Machine::any_byte() {
+  Machine machine;
+  machine.steps.push_back({0, 0x00, 0xff, 0});
+  return machine;
+}
+
+// Table 3-7 of the Unicode Standard.
+AutomatonBuilder::Machine AutomatonBuilder::Machine::utf8(std::string_view excluded,
+                                                          uint8_t first_ascii) {
+  enum : int { kBegin, kOne, kTwo, kThree, kAfterE0, kAfterEd, kAfterF0, kAfterF4, kNumStates };
+  Machine machine;
+  machine.num_states = kNumStates;
+  for (int byte = first_ascii; byte < 0x80; ++byte) {
+    const auto ascii = static_cast<uint8_t>(byte);
+    if (excluded.find(static_cast<char>(byte)) == excluded.npos)
+      machine.steps.push_back({kBegin, ascii, ascii, kBegin});
+  }
+  for (const Step& step : {
+           Step{kBegin, 0xc2, 0xdf, kOne},
+           Step{kBegin, 0xe0, 0xe0, kAfterE0},
+           Step{kBegin, 0xe1, 0xec, kTwo},
+           Step{kBegin, 0xed, 0xed, kAfterEd},
+           Step{kBegin, 0xee, 0xef, kTwo},
+           Step{kBegin, 0xf0, 0xf0, kAfterF0},
+           Step{kBegin, 0xf1, 0xf3, kThree},
+           Step{kBegin, 0xf4, 0xf4, kAfterF4},
+           Step{kAfterE0, 0xa0, 0xbf, kOne},
+           Step{kAfterEd, 0x80, 0x9f, kOne},
+           Step{kAfterF0, 0x90, 0xbf, kTwo},
+           Step{kAfterF4, 0x80, 0x8f, kTwo},
+           Step{kThree, 0x80, 0xbf, kTwo},
+           Step{kTwo, 0x80, 0xbf, kOne},
+           Step{kOne, 0x80, 0xbf, kBegin},
+       })
+    machine.steps.push_back(step);
+  return machine;
+}
+
+std::vector<StateId> AutomatonBuilder::add_text(StateId from, const Machine& machine,
+                                                const std::vector<WordTarget>& words) {
+  std::vector<std::string> texts;
+  for (const WordTarget& word : words) texts.push_back(word.word);
+  const WordMatcher matcher(texts);
+
+  // A state of the text is a state of the machine and a node of the matcher.
+  std::map<std::pair<int, int>, StateId> states;
+  std::deque<std::pair<int, int>> queue;
+  std::vector<StateId> ends;
+  const auto state_of = [&](int machine_state, int node) {
+    const auto [found, added] = states.try_emplace({machine_state, node}, kFinalState);
+    if (added) {
+      found->second = add_state();
+      queue.push_back({machine_state, node});
+      if (machine_state == 0) ends.push_back(found->second);
+    }
+    return found->second;
+  };
+  add_jump(from, state_of(0, 0));
+  while (!queue.empty()) {
+    const auto [machine_state, node] = queue.front();
+    queue.pop_front();
+    const StateId state = states.at({machine_state, node});
+    Edge run;  // neighbouring bytes with one target
+    bool open = false;
+    const auto flush = [&] {
+      if (open) add_edge(state, run.first, run.last, run.target);
+      open = false;
+    };
+    for (const Machine::Step& step : machine.steps) {
+      if (step.from != machine_state) continue;
+      for (int byte = step.first; byte <= step.last; ++byte) {
+        const int next = matcher.next(node, static_cast<uint8_t>(byte));
+        const int word = matcher.word_at(next);
+        const StateId target =
+            word < 0 ? state_of(step.to, next) : words[static_cast<size_t>(word)].target;
+        if (word >= 0 && target == kFinalState) continue;
+        if (open && run.target == target && run.last + 1 == byte) {
+          run.last = static_cast<uint8_t>(byte);
+          continue;
+        }
+        flush();
+        run = {static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), target};
+        open = true;
+      }
+    }
+    flush();
+  }
+  return ends;
+}
+
+// States from which an accepting one of their rule can be reached, by rounds until nothing changes.
+// States are made in the order in which text passes them, so going backwards takes few rounds.
+std::vector<bool> AutomatonBuilder::find_states_that_end() const {
+  std::vector<bool> ends(states_.size(), false);
+  ends[kFinalState] = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = states_.size(); i-- > 0;) {
+      if (ends[i]) continue;
+      const BuildState& state = states_[i];
+      ends[i] = state.accepts ||
+                std::any_of(state.edges.begin(), state.edges.end(),
+                            [&](const Edge& edge) { return ends[edge.target]; }) ||
+                std::any_of(state.jumps.begin(), state.jumps.end(),
+                            [&](StateId target) { return ends[target]; }) ||
+                std::any_of(state.calls.begin(), state.calls.end(), [&](const Call& call) {
+                  return ends[rules_[call.rule]] && ends[call.return_to];
+                });
+      changed = changed || ends[i];
+    }
+  }
+  return ends;
+}
+
+// A rule that reaches itself without a byte would be expanded for ever. No rule is empty (it has to
+// consume a byte before it accepts), so only what stands in front of the first byte matters.
+void AutomatonBuilder::check_left_recursion() const {
+  std::vector<std::vector<RuleId>> first_calls(rules_.size());
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
+    std::vector<StateId> stack = {rules_[rule]};
+    std::vector<StateId> seen = stack;
+    while (!stack.empty()) {
+      const BuildState& state = states_[stack.back()];
+      stack.pop_back();
+      ONECARD_ASSERT(!state.accepts);
+      for (const Call& call : state.calls) first_calls[rule].push_back(call.rule);
+      for (const StateId target : state.jumps) {
+        if (std::find(seen.begin(), seen.end(), target) != seen.end()) continue;
+        seen.push_back(target);
+        stack.push_back(target);
+      }
+    }
+  }
+  // Rules that call nothing first, then those that call only such, ...: what is left is a circle.
+  std::vector<size_t> num_open(rules_.size());
+  std::vector<std::vector<RuleId>> callers(rules_.size());
+  std::vector<RuleId> done;
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
+    num_open[rule] = first_calls[rule].size();
+    for (const RuleId callee : first_calls[rule])
+      callers[callee].push_back(static_cast<RuleId>(rule));
+    if (num_open[rule] == 0) done.push_back(static_cast<RuleId>(rule));
+  }
+  for (size_t i = 0; i < done.size(); ++i)
+    for (const RuleId caller : callers[done[i]])
+      if (--num_open[caller] == 0) done.push_back(caller);
+  require(done.size() == rules_.size(), ErrorCode::kInvalidArgument,
+          "schema: a $ref leads back to itself with nothing in between");
+}
+
+Automaton AutomatonBuilder::build(StateId start) {
+  check_left_recursion();
+  const std::vector<bool> ends = find_states_that_end();
+  require(ends[start], ErrorCode::kInvalidArgument, "schema: it has no finite instance");
+  Automaton automaton;
+  automaton.start = start;
+  automaton.rules = rules_;
+  automaton.states.reserve(states_.size());
+  for (const BuildState& from : states_) {
+    Automaton::State state;
+    state.accepts = from.accepts;
+    state.free = from.free;
+    state.edges_begin = static_cast<uint32_t>(automaton.edges.size());
+    for (const Edge& edge : from.edges)
+      if (ends[edge.target]) automaton.edges.push_back(edge);
+    state.edges_end = static_cast<uint32_t>(automaton.edges.size());
+    state.jumps_begin = static_cast<uint32_t>(automaton.jumps.size());
+    for (const StateId target : from.jumps)
+      if (ends[target]) automaton.jumps.push_back(target);
+    state.jumps_end = static_cast<uint32_t>(automaton.jumps.size());
+    state.calls_begin = static_cast<uint32_t>(automaton.calls.size());
+    for (const Call& call : from.calls)
+      if (ends[rules_[call.rule]] && ends[call.return_to]) automaton.calls.push_back(call);
+    state.calls_end = static_cast<uint32_t>(automaton.calls.size());
+    automaton.states.push_back(state);
+  }
+  return automaton;
+}
+
+}  // namespace onecard::text::grammar

@@ -1,0 +1,98 @@
+// Walks an automaton over the vocabulary. What it computes about tokens is kept: for each state
+// once (whatever calls have led there), and for each set of positions that text has led to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "text/grammar/automaton.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/token_trie.h"
+
+namespace onecard::text::grammar {
+
+using Position = GrammarState::Position;
+using Positions = std::vector<Position>;
+
+/// A set of token ids: the list while it is short, else bits.
+class TokenSet {
+ public:
+  explicit TokenSet(size_t mask_words) : mask_words_(mask_words) {}
+  void add(std::span<const int32_t> ids);
+  void add(const TokenSet& other);
+  /// Keeps the bits of `allowed` that are in the set; false when that keeps all of them.
+  bool restrict(std::span<uint64_t> allowed) const;
+  size_t num_bytes() const { return ids_.size() * sizeof(int32_t) + bits_.size() * 8; }
+
+ private:
+  void to_bits();
+
+  size_t mask_words_;
+  std::vector<int32_t> ids_;
+  std::vector<uint64_t> bits_;  // in use when not empty
+};
+
+/// Shared by the copies of one grammar state; not thread-safe.
+class Matcher {
+ public:
+  Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
+
+  const TokenTrie& trie() const { return *trie_; }
+  Positions start();
+  /// The positions behind `byte`; none when it cannot come next.
+  void step(const Positions& from, uint8_t byte, Positions& to);
+  bool is_complete(const Positions& positions) const;
+  bool is_free(const Positions& positions) const;
+  /// The tokens that may follow, end ids included where the text is complete.
+  const TokenSet& tokens_after(const Positions& positions);
+
+ private:
+  // Calls that wait for their return, as a tree that is only added to: equal stacks are one node.
+  struct Frame {
+    StateId return_to;
+    uint32_t parent;
+  };
+  static constexpr uint32_t kUnknownStack = 0;  // calls that led here are not known
+  static constexpr uint32_t kEmptyStack = 1;    // there are none: the text is complete behind it
+
+  struct StateTokens {
+    explicit StateTokens(size_t mask_words) : tokens(mask_words) {}
+    TokenSet tokens;                // those that stay within the rule or end exactly with it
+    std::vector<uint32_t> returns;  // trie nodes at which the rule may have ended
+  };
+
+  uint32_t push(StateId return_to, uint32_t parent);
+  void expand(Position position, Positions& out);
+  bool see(Position position);
+  void walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
+            std::vector<uint32_t>* returns);
+  const StateTokens& tokens_of(StateId state);
+
+  std::shared_ptr<const Grammar> grammar_;
+  const Automaton& automaton_;
+  std::shared_ptr<const TokenTrie> trie_;
+
+  std::vector<Frame> frames_;
+  std::unordered_map<uint64_t, uint32_t> frame_ids_;
+
+  // Scratch of expand(): positions of the set that is being made.
+  std::vector<Position> seen_;
+  std::unordered_set<uint64_t> seen_at_;  // of seen_, when there are many
+  std::vector<Position> pending_;
+  bool returned_ = false;  // a rule has ended and its caller is not known
+
+  std::vector<Positions> levels_;  // scratch of walk(): the positions at each depth of the tree
+  std::unordered_map<StateId, StateTokens> state_tokens_;
+  struct Hash {
+    size_t operator()(const Positions& positions) const;
+  };
+  std::unordered_map<Positions, TokenSet, Hash> memory_;
+  size_t memory_bytes_ = 0;
+};
+
+}  // namespace onecard::text::grammar
