@@ -267,16 +267,17 @@ struct Checkpoint::State {
                         ": expected it in one file, found it also in " + all[earlier].file->path());
       replaced[earlier] = true;
     }
+    std::vector<uint32_t> place(count);  // in tensors
     tensors.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       if (replaced[i]) continue;
+      place[i] = uint32_t(tensors.size());
       tensors.push_back(all[i]);
       total_bytes += int64_t(all[i].bytes.size());
     }
-    by_name.resize(tensors.size());
-    std::iota(by_name.begin(), by_name.end(), 0);
-    std::sort(by_name.begin(), by_name.end(),
-              [&](uint32_t a, uint32_t b) { return tensors[a].name < tensors[b].name; });
+    by_name.reserve(tensors.size());
+    for (const uint32_t i : order)
+      if (!replaced[i]) by_name.push_back(place[i]);
   }
 };
 

@@ -119,22 +119,36 @@ std::vector<ShardSpec> plan_shards(std::vector<TensorSpec> tensors, int64_t shar
 std::string safetensors_header(std::span<const TensorSpec> tensors,
                                std::span<const std::pair<std::string, std::string>> metadata) {
   std::string text = "{";
+  const auto separate = [&text] {
+    if (text.back() != '{' && text.back() != '[') text += ',';
+  };
   if (!metadata.empty()) {
     text += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata)
-      text += (text.back() == '{' ? "" : ",") + json::quoted(key) + ":" + json::quoted(value);
-    text += "}";
+    for (const auto& [key, value] : metadata) {
+      separate();
+      json::append_quoted(text, key);
+      text += ':';
+      json::append_quoted(text, value);
+    }
+    text += '}';
   }
   int64_t offset = 0;
   for (const TensorSpec& tensor : tensors) {
-    if (text.size() > 1) text += ',';
-    text +=
-        json::quoted(tensor.name) + ":{\"dtype\":\"" + dtype_name(tensor.dtype) + "\",\"shape\":[";
-    for (size_t i = 0; i < tensor.shape.size(); ++i)
-      text += (i == 0 ? "" : ",") + std::to_string(tensor.shape[i]);
-    text += "],\"data_offsets\":[" + std::to_string(offset);
+    separate();
+    json::append_quoted(text, tensor.name);
+    text += ":{\"dtype\":\"";
+    text += dtype_name(tensor.dtype);
+    text += "\",\"shape\":[";
+    for (const int64_t extent : tensor.shape) {
+      separate();
+      text += std::to_string(extent);
+    }
+    text += "],\"data_offsets\":[";
+    text += std::to_string(offset);
     offset += tensor.size_bytes();
-    text += "," + std::to_string(offset) + "]}";
+    text += ',';
+    text += std::to_string(offset);
+    text += "]}";
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
