@@ -6,6 +6,7 @@ namespace onecard::cli {
 
 void add_commands(CLI::App& app, Commands& commands) {
   add_engram_map(app, commands);
+  add_inspect(app, commands);
   add_logits(app, commands);
   add_render(app, commands);
 }
