@@ -5,17 +5,26 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "device/cpu/isa.h"
+#include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "model/config.h"
+#include "model/model.h"
+#include "model/sequence_state.h"
+#include "quantize/calibration.h"
 #include "quantize/checkpoint_quantizer.h"
+#include "tensor/buffer.h"
 #include "text/engram_map.h"
 #include "text/tokenizer.h"
 
@@ -29,6 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kEngramMapFile = "engram_token_map.i32";
 constexpr int64_t kMaxFileBytes = 256 << 20;
+constexpr int64_t kCalibrationRows = 512;  // of one pass of the calibration
 
 struct QuantizeFlags {
   std::string source;
@@ -38,7 +48,66 @@ struct QuantizeFlags {
   bool narrow_f32 = false;
   int threads = int(std::max(1u, std::thread::hardware_concurrency()));
   int64_t shard_mib = 8192;
+  std::string calibration;  // JSON lines: a string each, a document with its special tokens
+  int64_t calibration_tokens = 8192;
 };
+
+// The tokens of the calibration documents, up to `limit`; a document is cut where it ends.
+std::vector<std::vector<text::TokenId>> calibration_documents(const std::string& path,
+                                                              const std::string& source,
+                                                              int64_t limit) {
+  const auto tokenizer = text::Tokenizer::load(source + "/tokenizer.json");
+  std::istringstream lines(io::read_text_file(path, kMaxFileBytes));
+  std::vector<std::vector<text::TokenId>> documents;
+  std::string line;
+  while (limit > 0 && std::getline(lines, line)) {
+    std::vector<text::TokenId> tokens = tokenizer.encode(json::parse(line).as_string());
+    if (tokens.empty()) continue;
+    if (int64_t(tokens.size()) > limit) tokens.resize(size_t(limit));
+    limit -= int64_t(tokens.size());
+    documents.push_back(std::move(tokens));
+  }
+  require(!documents.empty(), ErrorCode::kInvalidArgument, "--calibration: no text in the file");
+  return documents;
+}
+
+// Reads every document with the unquantised model, every layer on every token; returns the number
+// of tokens.
+int64_t calibrate(const Exec& exec, const std::string& source, const model::ModelConfig& config,
+                  const std::vector<std::vector<text::TokenId>>& documents,
+                  quantize::Calibration& calibration) {
+  const auto model = model::Model::load(io::Checkpoint::open(source), config);
+  int64_t longest = 0, total = 0;
+  for (const auto& tokens : documents) longest = std::max(longest, int64_t(tokens.size()));
+  const auto mode = engine::PrefillMode::kFull;
+  model::SequenceState sequence(config, {.capacity_tokens = longest});
+  model::Workspace workspace(
+      config,
+      engine::PrefillPass::workspace_rows(config, mode, std::min(longest, kCalibrationRows)),
+      longest);
+  engine::EncoderTail tail(config, mode);
+  Buffer<float> logits(kCalibrationRows * config.vocab_size);
+  for (const auto& tokens : documents) {
+    sequence.clear();
+    tail.clear();
+    for (int64_t begin = 0; begin < int64_t(tokens.size()); begin += kCalibrationRows) {
+      const int64_t rows = std::min(kCalibrationRows, int64_t(tokens.size()) - begin);
+      engine::PrefillOptions options;
+      options.mode = mode;
+      options.last = begin + rows == int64_t(tokens.size());
+      options.all_logits = true;  // the head's input is shown for every token
+      options.observer = &calibration;
+      engine::PrefillPass pass(*model, workspace, sequence, tail,
+                               std::span(tokens).subspan(size_t(begin), size_t(rows)), options,
+                               logits.view(rows, config.vocab_size));
+      while (!pass.run_layer(exec)) {
+      }
+    }
+    total += int64_t(tokens.size());
+    std::fprintf(stderr, "calibration: %lld tokens read\n", (long long)total);
+  }
+  return total;
+}
 
 std::string duration_text(double seconds) {
   const auto whole = int64_t(seconds);
@@ -124,6 +193,16 @@ int run_quantize(const QuantizeFlags& flags) {
   exec.isa = cpu::detect_isa();
   exec.pool = &pool;
   list_plain_matrices(source, options.pack);
+  quantize::Calibration calibration(exec, source, config);
+  if (!flags.calibration.empty()) {
+    options.calibration_tokens =
+        calibrate(exec, flags.source, config,
+                  calibration_documents(flags.calibration, flags.source, flags.calibration_tokens),
+                  calibration);
+    options.calibration = std::filesystem::path(flags.calibration).filename().string() + ", " +
+                          std::to_string(options.calibration_tokens) + " tokens";
+    options.hessians = &calibration;
+  }
   quantize::quantize_checkpoint(exec, source, flags.destination, options);
   const io::Checkpoint made = io::Checkpoint::open(flags.destination);
   std::fprintf(stderr, "%s: %zu tensors, %lld bytes (source: %lld)\n", flags.destination.c_str(),
@@ -154,6 +233,12 @@ void add_quantize(CLI::App& app, Commands& commands) {
       ->capture_default_str();
   command->add_flag("--narrow-f32", flags->narrow_f32,
                     "Write plain F32 matrices (hyper-connections) as F16");
+  command->add_option("--calibration", flags->calibration,
+                      "Text for error feedback: JSON lines, each a string. It is read with the "
+                      "unquantised model, all moments in memory");
+  command->add_option("--calibration-tokens", flags->calibration_tokens, "Tokens read of it")
+      ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+      ->capture_default_str();
   command->add_option("--threads", flags->threads, "CPU threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
