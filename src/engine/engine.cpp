@@ -124,6 +124,8 @@ Submission Engine::submit(SequenceRequest request) {
                                                 sequence->stop_ids, request.min_tokens);
   sequence->events = std::make_shared<EventQueue>(size_t(impl_->options.event_queue_capacity),
                                                   std::move(request.wake));
+  sequence->tokens = std::move(request.prompt);
+  sequence->num_prompt = num_prompt;
   sequence->request = std::move(request);
   sequence->submitted = Clock::now();
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "tensor/view.h"
 
@@ -34,15 +35,25 @@ class ModelRunner {
   virtual int64_t context_length() const = 0;
   virtual int64_t vocab_size() const = 0;
 
-  /// Starts a chunk of an empty slot or behind what it holds. `last`: the chunk ends the prompt,
-  /// and the logits of its last token are written to `logits` [vocab_size] by the last run_layer().
-  /// One pass at a time; decode() of other slots may come between its layers.
+  /// Starts a chunk of an empty slot or behind what it holds. `last`: decode() follows, and nothing
+  /// else of this kind. One pass at a time; decode() of other slots may come between its layers.
   virtual std::unique_ptr<ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens,
-                                                 bool last, std::span<float> logits) = 0;
+                                                 bool last) = 0;
 
   /// One step for all rows; logits: [rows.size(), vocab_size]. A row's logits do not depend on the
   /// other rows.
   virtual void decode(std::span<const DecodeRow> rows, View<float> logits) = 0;
+
+  /// Puts the longest known prefix of `prompt`, without its last token, into the empty slot;
+  /// returns its length. What follows gives the same logits as without. Only prefixes kept under
+  /// the same `salt` count.
+  virtual int64_t restore_prefix(int /*slot*/, std::span<const int32_t> /*prompt*/,
+                                 std::string_view /*salt*/) {
+    return 0;
+  }
+  /// Remembers what the slot holds, which is `tokens`, for restore_prefix().
+  virtual void keep_prefix(int /*slot*/, std::span<const int32_t> /*tokens*/,
+                           std::string_view /*salt*/) {}
 
   /// Forgets the slot's sequence.
   virtual void release(int slot) = 0;

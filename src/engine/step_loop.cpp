@@ -25,8 +25,7 @@ StepLoop::StepLoop(std::unique_ptr<ModelRunner> runner, const EngineOptions& opt
           "prefill_chunk_tokens: must be at least 1");
   for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   const auto vocab = size_t(runner_->vocab_size());
-  prefill_logits_.resize(vocab);
-  decode_logits_.resize(vocab * size_t(options_.max_num_seqs));
+  logits_.resize(vocab * size_t(options_.max_num_seqs));
   counters_.kv_tokens_capacity = runner_->context_length() * options_.max_num_seqs;
 }
 
@@ -76,47 +75,58 @@ void StepLoop::fill_slots() {
   }
 }
 
-void StepLoop::run_prefill_layer() {
-  if (pass_ == nullptr) {
-    // The first prompt behind the one whose chunk came last, in order of admission, and around.
-    for (const auto& sequence : running_) {
-      if (sequence->phase != Sequence::Phase::kPrefill) continue;
-      if (pass_owner_ == nullptr) pass_owner_ = sequence.get();
-      if (sequence->id > last_prefilled_id_) {
-        pass_owner_ = sequence.get();
-        break;
-      }
-    }
-    if (pass_owner_ == nullptr) return;
+// Whose chunk comes next: the first prompt behind the one whose chunk came last, in order of
+// admission, and around. Prompts without anything left to read go on to decode.
+void StepLoop::choose_prefill() {
+  Sequence* first = nullptr;
+  Sequence* next = nullptr;
+  for (const auto& sequence : running_) {
+    if (sequence->phase != Sequence::Phase::kPrefill) continue;
+    if (first == nullptr) first = sequence.get();
+    if (next == nullptr && sequence->id > last_prefilled_id_) next = sequence.get();
   }
+  pass_owner_ = next != nullptr ? next : first;
+  if (pass_owner_ == nullptr) return;
   Sequence& sequence = *pass_owner_;
-  const std::vector<int32_t>& prompt = sequence.request.prompt;
+  last_prefilled_id_ = sequence.id;
+  if (sequence.num_in_slot == 0 && sequence.num_prompt > 1) {
+    sequence.num_cached =
+        runner_->restore_prefix(sequence.slot, sequence.tokens, sequence.request.cache_salt);
+    sequence.num_in_slot = sequence.num_cached;
+    counters_.prefix_cache_queries += sequence.num_prompt - 1;
+    counters_.prefix_cache_hits += sequence.num_cached;
+  }
+  const int64_t left = sequence.num_prompt - 1 - sequence.num_in_slot;
+  if (left == 0) {
+    sequence.phase = Sequence::Phase::kDecode;
+    pass_owner_ = nullptr;
+    return;
+  }
+  pass_tokens_ = std::min(left, options_.prefill_chunk_tokens);
+  pass_ = runner_->start_chunk(
+      sequence.slot,
+      std::span(sequence.tokens).subspan(size_t(sequence.num_in_slot), size_t(pass_tokens_)),
+      pass_tokens_ == left);
+}
+
+void StepLoop::run_prefill_layer() {
   try {
-    if (pass_ == nullptr) {
-      const int64_t left = int64_t(prompt.size()) - sequence.num_prefilled;
-      pass_tokens_ = std::min(left, options_.prefill_chunk_tokens);
-      last_prefilled_id_ = sequence.id;
-      pass_ = runner_->start_chunk(
-          sequence.slot,
-          std::span(prompt).subspan(size_t(sequence.num_prefilled), size_t(pass_tokens_)),
-          pass_tokens_ == left, prefill_logits_);
-    }
-    if (!pass_->run_layer()) return;
+    if (pass_ == nullptr) choose_prefill();
+    if (pass_ == nullptr || !pass_->run_layer()) return;
+    Sequence& sequence = *pass_owner_;
     pass_.reset();
     pass_owner_ = nullptr;
-    sequence.num_prefilled += pass_tokens_;
+    sequence.num_in_slot += pass_tokens_;
     ++counters_.num_prefill_chunks;
-    if (sequence.num_prefilled < int64_t(prompt.size())) return;
-    sequence.phase = Sequence::Phase::kDecode;
-    sequence.prefilled = Clock::now();
-    counters_.prompt_tokens += int64_t(prompt.size());
-    counters_.prompt_tokens_cached += sequence.num_cached;
-    take_token(sequence, prefill_logits_);
+    if (sequence.num_in_slot == sequence.num_prompt - 1) sequence.phase = Sequence::Phase::kDecode;
+    runner_->keep_prefix(sequence.slot,
+                         std::span(sequence.tokens).first(size_t(sequence.num_in_slot)),
+                         sequence.request.cache_salt);
   } catch (const Error& error) {
-    if (!ends_sequences_only(error.code())) throw;
-    finish(sequence, FinishReason::kError, error.what());
+    if (!ends_sequences_only(error.code()) || pass_owner_ == nullptr) throw;
+    finish(*pass_owner_, FinishReason::kError, error.what());
+    drop_finished();
   }
-  drop_finished();
 }
 
 void StepLoop::run_decode_step() {
@@ -124,12 +134,11 @@ void StepLoop::run_decode_step() {
   decode_sequences_.clear();
   for (const auto& sequence : running_) {
     if (sequence->phase != Sequence::Phase::kDecode) continue;
-    decode_rows_.push_back({sequence->slot, sequence->last_token});
+    decode_rows_.push_back({sequence->slot, sequence->tokens.back()});
     decode_sequences_.push_back(sequence.get());
   }
   if (decode_rows_.empty()) return;
-  const int64_t vocab = runner_->vocab_size();
-  const View<float> logits(decode_logits_.data(), int64_t(decode_rows_.size()), vocab);
+  const View<float> logits(logits_.data(), int64_t(decode_rows_.size()), runner_->vocab_size());
   try {
     runner_->decode(decode_rows_, logits);
     ++counters_.num_steps;
@@ -141,6 +150,7 @@ void StepLoop::run_decode_step() {
   for (size_t i = 0; i < decode_sequences_.size(); ++i) {
     Sequence& sequence = *decode_sequences_[i];
     if (sequence.slot < 0) continue;  // just failed
+    ++sequence.num_in_slot;
     try {
       take_token(sequence, logits.row_span(int64_t(i)));
     } catch (const Error& error) {
@@ -152,6 +162,11 @@ void StepLoop::run_decode_step() {
 }
 
 void StepLoop::take_token(Sequence& sequence, std::span<float> logits) {
+  if (sequence.num_sampled() == 0) {
+    sequence.answering = Clock::now();
+    counters_.prompt_tokens += sequence.num_prompt;
+    counters_.prompt_tokens_cached += sequence.num_cached;
+  }
   TokenEvent event;
   const int32_t token = sequence.sampler->sample(logits, sequence.request.constraint.get(), event);
   if (token < 0) return finish(sequence, FinishReason::kStop);
@@ -159,13 +174,12 @@ void StepLoop::take_token(Sequence& sequence, std::span<float> logits) {
       sequence.stop_ids.end())
     return finish(sequence, FinishReason::kStop, "", token);
   event.time = Clock::now();
-  sequence.last_token = token;
-  ++sequence.num_sampled;
+  sequence.tokens.push_back(token);
   ++counters_.generation_tokens;
   if (!sequence.events->try_push(std::move(event)))
     return finish(sequence, FinishReason::kSlowReader,
                   "the client reads more slowly than the answer is generated");
-  if (sequence.num_sampled == sequence.max_tokens) finish(sequence, FinishReason::kLength);
+  if (sequence.num_sampled() == sequence.max_tokens) finish(sequence, FinishReason::kLength);
 }
 
 void StepLoop::finish(Sequence& sequence, FinishReason reason, const std::string& message,
@@ -173,21 +187,26 @@ void StepLoop::finish(Sequence& sequence, FinishReason reason, const std::string
   if (&sequence == pass_owner_) {
     pass_.reset();
     pass_owner_ = nullptr;
+  } else if (sequence.phase == Sequence::Phase::kDecode && sequence.num_in_slot > 0 &&
+             reason != FinishReason::kError) {
+    runner_->keep_prefix(sequence.slot,
+                         std::span(sequence.tokens).first(size_t(sequence.num_in_slot)),
+                         sequence.request.cache_salt);
   }
   const Clock::time_point now = Clock::now();
   FinishedEvent event;
   event.reason = reason;
   event.stop_token_id = stop_token;
   event.message = message;
-  event.prompt_tokens = int64_t(sequence.request.prompt.size());
+  event.prompt_tokens = sequence.num_prompt;
   event.cached_tokens = sequence.num_cached;
-  event.completion_tokens = sequence.num_sampled;
+  event.completion_tokens = sequence.num_sampled();
   const bool had_slot = sequence.phase != Sequence::Phase::kWaiting;
-  const bool decoded = sequence.phase == Sequence::Phase::kDecode;
+  const bool answered = sequence.num_sampled() > 0;
   event.queue_seconds = seconds_between(sequence.submitted, had_slot ? sequence.started : now);
   if (had_slot)
-    event.prefill_seconds = seconds_between(sequence.started, decoded ? sequence.prefilled : now);
-  if (decoded) event.decode_seconds = seconds_between(sequence.prefilled, now);
+    event.prefill_seconds = seconds_between(sequence.started, answered ? sequence.answering : now);
+  if (answered) event.decode_seconds = seconds_between(sequence.answering, now);
 
   if (sequence.slot >= 0) {
     runner_->release(sequence.slot);
@@ -228,8 +247,7 @@ Counters StepLoop::counters() const {
   Counters counters = counters_;
   counters.num_running = int64_t(running_.size());
   counters.num_waiting = int64_t(waiting_.size());
-  for (const auto& sequence : running_)
-    counters.kv_tokens_used += sequence->num_prefilled + sequence->num_sampled;
+  for (const auto& sequence : running_) counters.kv_tokens_used += sequence->num_in_slot;
   return counters;
 }
 

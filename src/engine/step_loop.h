@@ -3,7 +3,9 @@
 //
 // One turn is one layer of a prefill chunk (if a prompt is being read) and one decode step of every
 // sequence that is answering, so that neither a long prompt nor long answers stop the others.
-// Chunks of several prompts take turns.
+// Chunks of several prompts take turns. The last token of a prompt is read by a decode step: what
+// the slot holds before it is a prefix that the next prompt of the conversation shares, whatever
+// the chat format puts behind it, and a repeated prompt finds all but one token.
 #pragma once
 
 #include <deque>
@@ -24,18 +26,19 @@ struct Sequence {
   std::unique_ptr<Sampler> sampler;
   int64_t max_tokens = 0;  // resolved: at least 1, prompt and answer fit the context
   std::vector<int32_t> stop_ids;
+  std::vector<int32_t> tokens;  // the prompt, then what was sampled
+  int64_t num_prompt = 0;
 
   enum class Phase { kWaiting, kPrefill, kDecode };
   Phase phase = Phase::kWaiting;
   int slot = -1;
-  int64_t num_prefilled = 0;
-  int64_t num_cached = 0;
-  int64_t num_sampled = 0;
-  int32_t last_token = 0;  // sampled, not yet in the slot
+  int64_t num_in_slot = 0;  // of `tokens`
+  int64_t num_cached = 0;   // of these, restored
+  int64_t num_sampled() const { return int64_t(tokens.size()) - num_prompt; }
 
   Clock::time_point submitted;
   Clock::time_point started;    // got a slot
-  Clock::time_point prefilled;  // the prompt is in the slot
+  Clock::time_point answering;  // the first token was sampled
 };
 
 class StepLoop {
@@ -64,6 +67,7 @@ class StepLoop {
   void end_unwanted();
   bool end_if_unwanted(Sequence& sequence, Clock::time_point now);
   void fill_slots();
+  void choose_prefill();
   void run_prefill_layer();
   void run_decode_step();
   void take_token(Sequence& sequence, std::span<float> logits);
@@ -82,8 +86,7 @@ class StepLoop {
   int64_t pass_tokens_ = 0;
   uint64_t last_prefilled_id_ = 0;  // whose chunk came last
 
-  std::vector<float> prefill_logits_;
-  std::vector<float> decode_logits_;
+  std::vector<float> logits_;
   std::vector<DecodeRow> decode_rows_;
   std::vector<Sequence*> decode_sequences_;
   Counters counters_;

@@ -1,23 +1,20 @@
 #include "engine/fake_runner.h"
 
+#include <algorithm>
+
 namespace onecard::test {
 
 class FakeRunner::Pass final : public engine::ChunkPass {
  public:
-  Pass(FakeRunner& runner, int slot, std::span<const int32_t> tokens, bool last,
-       std::span<float> logits)
-      : runner_(runner),
-        slot_(slot),
-        tokens_(tokens.begin(), tokens.end()),
-        last_(last),
-        logits_(logits) {}
+  Pass(FakeRunner& runner, int slot, std::span<const int32_t> tokens)
+      : runner_(runner), slot_(slot), tokens_(tokens.begin(), tokens.end()) {}
 
   bool run_layer() override {
     runner_.note("p" + std::to_string(slot_));
     if (++layer_ < kLayers) return false;
     std::vector<int32_t>& history = runner_.open_slot(slot_);
     history.insert(history.end(), tokens_.begin(), tokens_.end());
-    if (last_) fill_logits(history, logits_.data());
+    runner_.num_rows_computed += int64_t(tokens_.size());
     return true;
   }
 
@@ -25,15 +22,29 @@ class FakeRunner::Pass final : public engine::ChunkPass {
   FakeRunner& runner_;
   const int slot_;
   const std::vector<int32_t> tokens_;
-  const bool last_;
-  const std::span<float> logits_;
   int layer_ = 0;
 };
 
 std::unique_ptr<engine::ChunkPass> FakeRunner::start_chunk(int slot,
-                                                           std::span<const int32_t> tokens,
-                                                           bool last, std::span<float> logits) {
-  return std::make_unique<Pass>(*this, slot, tokens, last, logits);
+                                                           std::span<const int32_t> tokens, bool) {
+  return std::make_unique<Pass>(*this, slot, tokens);
+}
+
+int64_t FakeRunner::restore_prefix(int slot, std::span<const int32_t> prompt,
+                                   std::string_view salt) {
+  std::vector<int32_t>& history = open_slot(slot);
+  require(history.empty(), ErrorCode::kInvalidArgument, "the slot is not empty");
+  for (const auto& [kept_salt, tokens] : kept_)
+    if (kept_salt == salt && tokens.size() < prompt.size() && tokens.size() > history.size() &&
+        std::equal(tokens.begin(), tokens.end(), prompt.begin()))
+      history = tokens;
+  return int64_t(history.size());
+}
+
+void FakeRunner::keep_prefix(int slot, std::span<const int32_t> tokens, std::string_view salt) {
+  const std::vector<int32_t> wanted(tokens.begin(), tokens.end());
+  require(open_slot(slot) == wanted, ErrorCode::kInvalidArgument, "the slot holds something else");
+  kept_.emplace_back(salt, wanted);
 }
 
 void FakeRunner::decode(std::span<const engine::DecodeRow> rows, View<float> logits) {
@@ -43,6 +54,7 @@ void FakeRunner::decode(std::span<const engine::DecodeRow> rows, View<float> log
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<int32_t>& history = open_slot(rows[i].slot);
     history.push_back(rows[i].token);
+    ++num_rows_computed;
     fill_logits(history, logits.row(int64_t(i)));
   }
 }

@@ -53,12 +53,16 @@ class FakeRunner final : public engine::ModelRunner {
   int64_t vocab_size() const override { return kVocab; }
 
   std::unique_ptr<engine::ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens,
-                                                 bool last, std::span<float> logits) override;
+                                                 bool last) override;
   void decode(std::span<const engine::DecodeRow> rows, View<float> logits) override;
   void release(int slot) override {
     note("r" + std::to_string(slot));
     slots_[size_t(slot)].clear();
   }
+
+  int64_t restore_prefix(int slot, std::span<const int32_t> prompt, std::string_view salt) override;
+  void keep_prefix(int slot, std::span<const int32_t> tokens, std::string_view salt) override;
+  int64_t num_rows_computed = 0;  // tokens of chunks and steps
 
   const std::vector<int32_t>& slot(int slot_idx) const { return slots_[size_t(slot_idx)]; }
 
@@ -80,6 +84,7 @@ class FakeRunner final : public engine::ModelRunner {
 
   Options options_;
   std::vector<std::vector<int32_t>> slots_;
+  std::vector<std::pair<std::string, std::vector<int32_t>>> kept_;  // salt, tokens
 };
 
 }  // namespace onecard::test

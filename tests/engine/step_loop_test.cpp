@@ -38,6 +38,8 @@ class StepLoopTest : public testing::Test {
     sequence->sampler = std::make_unique<Sampler>(request.sampling, 1, request.prompt,
                                                   sequence->stop_ids, request.min_tokens);
     sequence->events = std::make_shared<EventQueue>(queue_capacity, nullptr);
+    sequence->tokens = request.prompt;
+    sequence->num_prompt = int64_t(request.prompt.size());
     sequence->request = std::move(request);
     auto events = sequence->events;
     loop_->add(std::move(sequence));
@@ -87,7 +89,8 @@ TEST_F(StepLoopTest, AnswersAPromptReadInChunks) {
   EXPECT_EQ(outcome.finished->reason, FinishReason::kLength);
   EXPECT_EQ(outcome.finished->prompt_tokens, 11);
   EXPECT_EQ(outcome.finished->completion_tokens, 6);
-  EXPECT_EQ(count("p0"), 3 * FakeRunner::kLayers);
+  EXPECT_EQ(count("p0"), 3 * FakeRunner::kLayers);  // 4 + 4 + 2 tokens; the last one is a step's
+  EXPECT_EQ(count("d0"), 6);
   EXPECT_EQ(loop_->counters().num_prefill_chunks, 3);
   EXPECT_EQ(loop_->counters().generation_tokens, 6);
 }
@@ -169,7 +172,7 @@ TEST_F(StepLoopTest, CancelEndsADecodeBeforeItsNextStepAndTouchesNobodyElse) {
   EXPECT_EQ(outcome.finished->reason, FinishReason::kLength);
 
   const auto c = add({4}, 20);
-  while (count("d0") < 22) loop_->run_turn();
+  while (count("d0") < 25) loop_->run_turn();
   const int steps = count("d0");
   c->request_end(EndRequest::kCancel);
   loop_->run_turn();
@@ -285,6 +288,64 @@ TEST_F(StepLoopTest, AConstraintDecidesWhatMayFollowAndWhenTheEndIsReached) {
   const Outcome outcome = drain(*events);
   EXPECT_EQ(outcome.tokens.size(), 5u);
   EXPECT_EQ(outcome.finished->reason, FinishReason::kStop);
+}
+
+// A conversation: each prompt is the one before, its answer, and something new.
+TEST_F(StepLoopTest, APromptThatGoesOnComputesWhatIsNewAlone) {
+  open({.prefill_chunk_tokens = 8}, {.context_length = 1000});
+  std::vector<int32_t> prompt = iota(30, 0);
+  int64_t cached_before = -1;
+  for (int turn = 0; turn < 5; ++turn) {
+    const int64_t rows_before = runner_->num_rows_computed;
+    const auto events = add(prompt, 6);
+    const auto other = add(iota(20, 50 + turn), 3);  // a conversation in between
+    run_until_idle();
+    const int64_t other_rows = 20 + 2;  // shares nothing with anybody
+    drain(*other);
+    const Outcome outcome = drain(*events);
+    EXPECT_EQ(outcome.tokens, FakeRunner::greedy(prompt, 6));
+    const int64_t cached = outcome.finished->cached_tokens;
+    if (turn > 0) {
+      EXPECT_GT(cached, cached_before);
+      EXPECT_EQ(cached, int64_t(prompt.size()) - 10 - 1);  // all but the answer's end and the new
+    }
+    cached_before = cached;
+    // The rows computed are the prompt's, without those restored, and the answer's but its last.
+    EXPECT_EQ(runner_->num_rows_computed - rows_before,
+              int64_t(prompt.size()) - cached + 5 + other_rows);
+    prompt.insert(prompt.end(), outcome.tokens.begin(), outcome.tokens.end());
+    for (int i = 0; i < 10; ++i) prompt.push_back(90 - turn - i);
+  }
+}
+
+TEST_F(StepLoopTest, ARepeatedPromptComputesItsLastTokenAlone) {
+  open({.prefill_chunk_tokens = 8});
+  const auto prompt = iota(30, 0);
+  const auto first = add(prompt, 1);
+  run_until_idle();
+  EXPECT_EQ(drain(*first).finished->cached_tokens, 0);
+  const int64_t rows = runner_->num_rows_computed;
+  const auto second = add(prompt, 1);
+  run_until_idle();
+  const Outcome outcome = drain(*second);
+  EXPECT_EQ(outcome.finished->cached_tokens, 29);
+  EXPECT_EQ(outcome.tokens, FakeRunner::greedy(prompt, 1));
+  EXPECT_EQ(runner_->num_rows_computed - rows, 1);
+  EXPECT_EQ(loop_->counters().prefix_cache_queries, 58);
+  EXPECT_EQ(loop_->counters().prefix_cache_hits, 29);
+  EXPECT_EQ(loop_->counters().prompt_tokens_cached, 29);
+}
+
+TEST_F(StepLoopTest, AnotherSaltSharesNothing) {
+  open({});
+  const auto prompt = iota(30, 0);
+  for (const char* salt : {"", "a", "b"}) {
+    SequenceRequest request;
+    request.cache_salt = salt;
+    const auto events = add(prompt, 1, std::move(request));
+    run_until_idle();
+    EXPECT_EQ(drain(*events).finished->cached_tokens, 0);
+  }
 }
 
 TEST_F(StepLoopTest, OptionsThatDoNotFitTheModelAreRefused) {
