@@ -1,0 +1,70 @@
+#include "server/chat_run.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "server/output_constraint.h"
+#include "text/chat_encoder.h"
+
+namespace onecard::server {
+namespace {
+
+text::ParserStart parser_start(text::OutputStart start) {
+  switch (start) {
+    case text::OutputStart::kReasoning:
+      return text::ParserStart::kReasoning;
+    case text::OutputStart::kContent:
+      return text::ParserStart::kContent;
+    case text::OutputStart::kCalls:
+      return text::ParserStart::kCalls;
+  }
+  return text::ParserStart::kContent;
+}
+
+}  // namespace
+
+ChatRun run_chat(Service& service, const openai::ChatRequest& request,
+                 const std::string& request_id, const http::Wake& wake) {
+  const openai::GenerationFields& fields = request.generation;
+  if (request.conversation.response_format.kind != text::ResponseFormat::Kind::kText)
+    throw Error(ErrorCode::kUnsupported, "response_format: constrained answers are not supported");
+  const text::Prompt prompt = text::encode_chat(request.conversation);
+  ChatRun run;
+  run.prompt = text::encode_ids(prompt, service.tokenizer(), service.options().client_markup);
+  const auto num_prompt_tokens = int64_t(run.prompt.size());
+  service.check_length(num_prompt_tokens, "messages", fields.max_tokens);
+
+  ConstraintOptions constraint;
+  constraint.starts_in_reasoning = prompt.output_start == text::OutputStart::kReasoning;
+  constraint.reasoning_budget_tokens = request.thinking_token_budget;
+  constraint.forced_after_reasoning = prompt.forced_after_thinking;
+  constraint.bad_words = fields.bad_words;
+
+  GenerationOptions options;
+  options.parser.emplace();
+  options.parser->start = parser_start(prompt.output_start);
+  options.parser->continuation = prompt.continuation;
+  options.parser->tools = request.conversation.tools;
+  options.parser->tool_choice = request.conversation.tool_choice;
+  options.parser->parallel_tool_calls = request.parallel_tool_calls;
+  options.parser->stop = fields.stop;
+  options.parser->include_stop_string = fields.include_stop_string;
+  options.skip_special_tokens = fields.skip_special_tokens;
+  options.keep_tokens = request.num_logprobs || fields.return_token_ids;
+
+  service.metrics().observe_request(
+      fields.n, fields.max_tokens.value_or(service.context_length() - num_prompt_tokens));
+  for (int i = 0; i < fields.n; ++i) {
+    engine::SequenceRequest sequence = service.sequence_request(fields, run.prompt, i);
+    sequence.request_id = request_id;
+    sequence.sampling.num_logprobs = request.num_logprobs;
+    sequence.constraint = make_constraint(constraint, service.tokenizer());
+    sequence.wake = wake;
+    run.choices.push_back(
+        {Generation(service.tokenizer(), service.metrics(), options), {}, {}, false});
+    service.submit(std::move(sequence), run.choices.back().generation);
+  }
+  return run;
+}
+
+}  // namespace onecard::server

@@ -1,0 +1,52 @@
+// A model that answers every prompt with one fixed list of tokens and then an end token.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "engine/model_runner.h"
+
+namespace onecard::test {
+
+class ScriptRunner final : public engine::ModelRunner {
+ public:
+  ScriptRunner(std::vector<int32_t> answer, int32_t end_token, int64_t vocab_size,
+               int64_t context_length, int num_slots = 4)
+      : answer_(std::move(answer)),
+        end_token_(end_token),
+        vocab_size_(vocab_size),
+        context_length_(context_length),
+        positions_(size_t(num_slots)) {}
+
+  int num_slots() const override { return int(positions_.size()); }
+  int64_t context_length() const override { return context_length_; }
+  int64_t vocab_size() const override { return vocab_size_; }
+
+  std::unique_ptr<engine::ChunkPass> start_chunk(int, std::span<const int32_t>, bool) override {
+    struct Pass final : engine::ChunkPass {
+      bool run_layer() override { return true; }
+    };
+    return std::make_unique<Pass>();
+  }
+  void decode(std::span<const engine::DecodeRow> rows, View<float> logits) override {
+    for (size_t i = 0; i < rows.size(); ++i) write(rows[i].slot, logits.row(int64_t(i)));
+  }
+  void release(int slot) override { positions_[size_t(slot)] = 0; }
+
+ private:
+  void write(int slot, float* logits) {
+    size_t& position = positions_[size_t(slot)];
+    std::fill(logits, logits + vocab_size_, -20.0f);
+    logits[position < answer_.size() ? answer_[position] : end_token_] = 20;
+    ++position;
+  }
+
+  const std::vector<int32_t> answer_;
+  const int32_t end_token_;
+  const int64_t vocab_size_;
+  const int64_t context_length_;
+  std::vector<size_t> positions_;
+};
+
+}  // namespace onecard::test
