@@ -8,7 +8,9 @@ void add_commands(CLI::App& app, Commands& commands) {
   add_engram_map(app, commands);
   add_inspect(app, commands);
   add_logits(app, commands);
-  add_quantize(app, commands);
+  add_serve(app, commands);
+  add_chat(app, commands);
+  add_gates(app, commands);
   add_render(app, commands);
 }
 

@@ -19,7 +19,9 @@ void add_commands(CLI::App& app, Commands& commands);
 void add_engram_map(CLI::App& app, Commands& commands);
 void add_inspect(CLI::App& app, Commands& commands);
 void add_logits(CLI::App& app, Commands& commands);
-void add_quantize(CLI::App& app, Commands& commands);
+void add_serve(CLI::App& app, Commands& commands);
+void add_chat(CLI::App& app, Commands& commands);
+void add_gates(CLI::App& app, Commands& commands);
 void add_render(CLI::App& app, Commands& commands);
 
 }  // namespace onecard::cli

@@ -1,0 +1,195 @@
+#include "cli/local_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/transformer_runner.h"
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "plan/host_memory.h"
+#include "plan/serving_plan.h"
+#include "server/app.h"
+#include "server/http/server.h"
+#include "server/service.h"
+#include "text/chat_tokens.h"
+#include "text/tokenizer.h"
+
+namespace onecard::cli {
+namespace {
+
+int num_threads(const ServerConfig& config) {
+  if (config.threads > 0) return config.threads;
+  const int processors = int(std::thread::hardware_concurrency());
+  return std::max(1, processors > 4 ? processors - 2 : processors);
+}
+
+cpu::Isa chosen_isa(const ServerConfig& config) {
+  const cpu::Isa found = cpu::detect_isa();
+  if (config.isa == "auto") return found;
+  const std::optional<cpu::Isa> wanted = cpu::isa_from_name(config.isa);
+  require(wanted.has_value(), ErrorCode::kInvalidArgument, "isa: no such name");
+  if (*wanted > found)
+    throw Error(
+        ErrorCode::kUnsupported,
+        "isa: this processor has " + std::string(cpu::isa_name(found)) + ", not " + config.isa);
+  return *wanted;
+}
+
+engine::PrefillMode prefill_mode(const std::string& name) {
+  if (name == "full") return engine::PrefillMode::kFull;
+  if (name == "bounded") return engine::PrefillMode::kBounded;
+  return engine::PrefillMode::kExact;
+}
+
+std::vector<int32_t> stop_ids(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const std::string_view token : text::kStopTokens)
+    if (const auto id = tokenizer.added_token(token)) ids.push_back(*id);
+  return ids;
+}
+
+// The n-gram tables stay on disk; everything else is read, sooner or later.
+int64_t weight_bytes(const io::Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const io::StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.name.find("engram.embed") == std::string_view::npos)
+      bytes += int64_t(tensor.bytes.size());
+  return bytes;
+}
+
+server::http::ServerOptions http_options(const ServerConfig& config) {
+  server::http::ServerOptions options;
+  options.host = config.host;
+  options.port = config.port;
+  options.num_threads = config.http_threads;
+  options.max_body_bytes = size_t(config.max_body_mib) << 20;
+  if (config.cors) options.response_headers = {{"Access-Control-Allow-Origin", "*"}};
+  return options;
+}
+
+server::ServiceOptions service_options(const ServerConfig& config, const std::string& model_dir) {
+  server::ServiceOptions options;
+  options.model_names = config.model_names;
+  if (options.model_names.empty())
+    options.model_names = {std::filesystem::path(model_dir).filename().string()};
+  options.api_keys = config.api_keys;
+  options.chat.thinking.thinking = config.thinking;
+  options.chat.thinking.effort = config.effort;
+  options.chat.thinking.names = {.low = config.effort_names.at(0),
+                                 .high = config.effort_names.at(1),
+                                 .max = config.effort_names.at(2)};
+  options.chat.lenient_history = config.lenient_history;
+  options.client_markup =
+      config.client_markup ? text::ClientMarkup::kTokens : text::ClientMarkup::kText;
+  if (config.request_timeout_seconds > 0)
+    options.request_timeout_seconds = config.request_timeout_seconds;
+  return options;
+}
+
+}  // namespace
+
+// In order of construction; taken down in reverse, but for the HTTP threads, which stop first.
+struct LocalServer::Parts {
+  explicit Parts(const ServerConfig& config) : http(http_options(config)) {}
+  ~Parts() { http.stop(); }
+
+  server::http::Server http;
+  std::optional<text::Tokenizer> tokenizer;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<server::Service> service;
+  std::unique_ptr<server::App> app;
+  std::string url;
+};
+
+LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<Parts>(config)) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string model_dir = config.model_dir.empty() ? bundled_model_dir() : config.model_dir;
+  while (model_dir.size() > 1 && model_dir.ends_with('/')) model_dir.pop_back();
+  const std::string host = config.host == "0.0.0.0" || config.host == "localhost" ? "127.0.0.1"
+                           : config.host.find(':') != std::string::npos ? "[" + config.host + "]"
+                                                                        : config.host;
+  parts_->url = "http://" + host + ":" + std::to_string(parts_->http.port());
+  log::info("listening", {{"url", parts_->url}, {"model", model_dir}});
+
+  parts_->tokenizer = text::Tokenizer::load(model_dir + "/tokenizer.json");
+  const model::ModelConfig model_config = model::load_model_config(model_dir);
+  if (parts_->tokenizer->vocab_size() > model_config.vocab_size)
+    throw Error(ErrorCode::kDataCorrupt, model_dir + "/tokenizer.json: has ids up to " +
+                                             std::to_string(parts_->tokenizer->vocab_size() - 1) +
+                                             ", the model " +
+                                             std::to_string(model_config.vocab_size) + " in all");
+  if (config.max_model_len > model_config.max_position_embeddings)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--max-model-len: " + std::to_string(config.max_model_len) +
+                    " is more than the model's " +
+                    std::to_string(model_config.max_position_embeddings));
+  engine::TransformerOptions runner_options;
+  runner_options.num_slots = config.max_num_seqs;
+  runner_options.context_length =
+      config.max_model_len > 0 ? config.max_model_len : model_config.max_position_embeddings;
+  runner_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
+  runner_options.prefill_mode = prefill_mode(config.prefill);
+  runner_options.isa = chosen_isa(config);
+  runner_options.num_threads = num_threads(config);
+  runner_options.prefix_cache_bytes = config.prefix_cache_mib << 20;
+
+  io::Checkpoint checkpoint = io::Checkpoint::open(model_dir);
+  const plan::ServingNeeds needs{.weight_bytes = weight_bytes(checkpoint),
+                                 .prefix_cache_bytes = runner_options.prefix_cache_bytes,
+                                 .num_slots = runner_options.num_slots,
+                                 .context_length = runner_options.context_length};
+  const plan::HostMemory memory = plan::host_memory();
+  const plan::ServingPlan serving_plan = plan::plan_serving(model_config, needs, memory);
+  plan::require_fit(serving_plan, needs, memory);
+  log::info("plan", {{"needed_mib", std::to_string(serving_plan.total_bytes >> 20)},
+                     {"usable_mib", std::to_string(memory.usable_bytes >> 20)},
+                     {"limited_by", memory.limited_by}});
+
+  engine::EngineOptions engine_options;
+  engine_options.max_num_seqs = config.max_num_seqs;
+  engine_options.max_queued_seqs = config.max_queued_requests;
+  engine_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
+  engine_options.stop_token_ids = stop_ids(*parts_->tokenizer);
+  parts_->engine = std::make_unique<engine::Engine>(
+      engine::make_transformer_runner(model::Model::load(std::move(checkpoint), model_config),
+                                      runner_options),
+      engine_options);
+  parts_->service = std::make_unique<server::Service>(*parts_->engine, *parts_->tokenizer,
+                                                      service_options(config, model_dir));
+  parts_->app = std::make_unique<server::App>(*parts_->service);
+  parts_->http.run(*parts_->app);
+
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  log::info("ready", {{"url", parts_->url},
+                      {"model", parts_->service->options().model_names.front()},
+                      {"max_model_len", std::to_string(runner_options.context_length)},
+                      {"max_num_seqs", std::to_string(config.max_num_seqs)},
+                      {"isa", cpu::isa_name(runner_options.isa)},
+                      {"threads", std::to_string(runner_options.num_threads)},
+                      {"seconds", std::to_string(seconds)}});
+}
+
+LocalServer::~LocalServer() = default;
+
+std::string LocalServer::url() const { return parts_->url; }
+
+void LocalServer::drain() {
+  parts_->engine->drain();
+  parts_->http.drain();
+}
+
+bool LocalServer::idle() const {
+  return parts_->engine->idle() && parts_->http.num_connections() == 0;
+}
+
+std::string LocalServer::failure() const { return parts_->engine->failure(); }
+
+}  // namespace onecard::cli
