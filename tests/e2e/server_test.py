@@ -1,0 +1,323 @@
+"""The server's behaviour on the wire: streams, disconnects, limits, bad requests, shutdown."""
+
+import concurrent.futures
+import json
+import os
+import random
+import threading
+import time
+import unittest
+
+import harness
+from harness import Server, chat_body, content_of, folded, stream_chat, wait_until
+
+LONG = {"max_tokens": 3000, "ignore_eos": True}
+
+
+class ServerCase(unittest.TestCase):
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.close()
+
+    def tearDown(self):
+        # Whatever a case did, the next ordinary request is answered, by the same process.
+        self.server.wait_until_idle()
+        self.assertEqual(self.server.chat("Hello", max_tokens=3)["usage"]["completion_tokens"], 3)
+        self.assertIsNone(self.server.process.poll())
+
+
+class Answers(ServerCase):
+    def test_whole_and_streamed_answers_agree(self):
+        whole = self.server.chat("What is 12 + 7?", max_tokens=200)
+        stream = stream_chat(self.server, "What is 12 + 7?", max_tokens=200, stream_options={"include_usage": True})
+        reasoning, content, finish, usage = folded(stream.events())
+        message = whole["choices"][0]["message"]
+        self.assertEqual(reasoning, message["reasoning_content"] or "")
+        self.assertEqual(content, message["content"])
+        self.assertEqual(finish, whole["choices"][0]["finish_reason"])
+        self.assertEqual(usage["completion_tokens"], whole["usage"]["completion_tokens"])
+
+    def test_together_each_gets_its_solo_answer(self):
+        questions = ["Who are you?", "What is 3 * 4?", "Tell me a story about a fox.", "Count to five."]
+        solo = [content_of(self.server.chat(q, max_tokens=60)) for q in questions]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda q: content_of(self.server.chat(q, max_tokens=60)), questions))
+        self.assertEqual(together, solo)
+
+    def test_a_seed_repeats_and_another_differs(self):
+        def sample(seed):
+            return self.server.chat("Tell me a story about a fox.", temperature=1, seed=seed, max_tokens=40,
+                                    return_token_ids=True)["choices"][0]["token_ids"]
+        self.assertEqual(sample(5), sample(5))
+        self.assertNotEqual(sample(5), sample(6))
+
+    def test_several_choices(self):
+        body = self.server.chat("Tell me a story.", n=3, temperature=1, seed=1, max_tokens=20)
+        self.assertEqual([choice["index"] for choice in body["choices"]], [0, 1, 2])
+        self.assertEqual(body["usage"]["completion_tokens"], 60)
+
+    def test_models_name_the_context(self):
+        status, _, data = self.server.get("/v1/models")
+        self.assertEqual(status, 200)
+        model = json.loads(data)["data"][0]
+        self.assertEqual(model["id"], "demo")
+        self.assertGreater(model["max_model_len"], 0)
+
+    def test_tokens_come_back_as_text(self):
+        text = "Hello, world! \u00e9\u6f22"
+        _, tokens = self.server.post("/tokenize", {"prompt": text})
+        self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"], text)
+
+
+class Leaving(ServerCase):
+    def test_a_client_that_leaves_a_stream_stops_the_work(self):
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
+        stream = stream_chat(self.server, "Tell me a story.", **LONG)
+        events = stream.events()
+        next(events), next(events)
+        stream.close()
+        self.server.wait_until_idle()
+        self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), cancelled + 1)
+        self.assertLess(self.server.metric("vllm:generation_tokens_total"), 2500)
+
+    def test_a_client_that_leaves_before_the_whole_answer_stops_the_work(self):
+        cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
+        request = harness.Stream(self.server, "/v1/chat/completions", chat_body("Tell me a story.", **LONG))
+        wait_until(lambda: self.server.num_running() == 1, "it runs")
+        request.close()
+        self.server.wait_until_idle()
+        self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), cancelled + 1)
+
+    def test_sixty_four_clients_that_come_and_go(self):
+        self.server.chat("warm", max_tokens=2)
+        descriptors = self.server.num_descriptors()
+        source = random.Random(7)
+        plans = [(source.random() < 0.5, source.randint(0, 12)) for _ in range(64)]
+
+        def client(plan):
+            leaves, num_events = plan
+            if not leaves:
+                status, _ = self.server.post("/v1/chat/completions", chat_body("Hi", max_tokens=5))
+                return status in (200, 429)
+            stream = stream_chat(self.server, "Tell me a story.", **LONG)
+            try:
+                for _, _ in zip(range(num_events), stream.events()):
+                    pass
+            except AssertionError:
+                pass  # 429: the queue was full
+            stream.close()
+            return True
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            self.assertTrue(all(pool.map(client, plans)))
+        self.server.wait_until_idle()
+        wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
+
+
+class LongPrompts(ServerCase):
+    flags = ("--prefill-chunk-tokens", "64")
+
+    def test_a_client_that_leaves_during_prefill_stops_it(self):
+        text = "The quick brown fox jumps over the lazy dog. " * 500
+        num_tokens = self.server.post("/tokenize", {"prompt": text})[1]["count"]
+        before = self.server.metric("onecard:prefill_chunks_total")
+        request = harness.Stream(self.server, "/v1/chat/completions", chat_body(text, max_tokens=1))
+        wait_until(lambda: self.server.metric("onecard:prefill_chunks_total") > before, "the first chunk")
+        request.close()
+        self.server.wait_until_idle()
+        self.assertLess(self.server.metric("onecard:prefill_chunks_total") - before, num_tokens / 64)
+
+    def test_a_stream_goes_on_while_a_long_prompt_is_read(self):
+        stream = stream_chat(self.server, "Tell me a story.", **LONG)
+        events = stream.events()
+        next(events)
+        chunks = self.server.metric("onecard:prefill_chunks_total")
+        text = "The quick brown fox jumps over the lazy dog. " * 300
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(self.server.chat, text, max_tokens=1)
+            wait_until(lambda: self.server.metric("onecard:prefill_chunks_total") > chunks + 2, "the prompt is being read")
+            for _ in range(20):
+                next(events)
+            self.assertFalse(reading.done(), "twenty events came only after the prompt had been read")
+            stream.close()
+            reading.result()
+
+
+class OneSlot(ServerCase):
+    flags = ("--max-num-seqs", "1", "--max-queued-requests", "1")
+
+    def test_dropping_a_queued_request_touches_nobody(self):
+        alone = self.server.chat("Tell me a story about a fox.", max_tokens=150)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self.server.chat, "Tell me a story about a fox.", max_tokens=150)
+            wait_until(lambda: self.server.num_running() == 1, "A runs")
+            queued = harness.Stream(self.server, "/v1/chat/completions", chat_body("Who are you?", max_tokens=50))
+            wait_until(lambda: self.server.num_waiting() == 1 or running.done(), "B waits")
+            queued.close()
+            answer = running.result()
+        self.assertEqual(content_of(answer), content_of(alone))
+        self.assertEqual(answer["choices"][0]["finish_reason"], alone["choices"][0]["finish_reason"])
+
+    def test_a_full_queue_says_when_to_come_back(self):
+        holding = [stream_chat(self.server, "Tell me a story.", **LONG) for _ in range(2)]
+        wait_until(lambda: self.server.num_running() == 1 and self.server.num_waiting() == 1, "slot and queue are full")
+        status, headers, data = self.server.request("POST", "/v1/chat/completions", chat_body("Hi"))
+        self.assertEqual(status, 429)
+        self.assertGreater(int(headers["Retry-After"]), 0)
+        self.assertEqual(json.loads(data)["error"]["code"], "queue_full")
+        for stream in holding:
+            stream.close()
+
+
+class BadRequests(ServerCase):
+    user = {"role": "user", "content": "x"}
+
+    def bodies(self):
+        def with_fields(**fields):
+            return json.dumps({"messages": [self.user], **fields}).encode()
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        yield from (b"", b"{", b"[]", b"nonsense", b"\xff\xfe", b'{"messages": [', b"[" * 100000)
+        yield b'{"messages": [{"role": "user", "content": "\xc3\x28"}]}'
+        yield b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}'
+        yield b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}'
+        yield json.dumps({"messages": []}).encode()
+        yield json.dumps({"messages": "x"}).encode()
+        yield json.dumps({"messages": [{"role": "robot", "content": "x"}]}).encode()
+        yield json.dumps({"messages": [{"role": "user", "content": 7}]}).encode()
+        yield json.dumps({"messages": [{"role": "user", "content": [{"type": "video"}]}]}).encode()
+        for fields in ({"temperature": -1}, {"temperature": "hot"}, {"top_p": 0}, {"top_k": -2}, {"min_p": 2}, {"n": 0},
+                       {"n": 2**70}, {"seed": 2**64}, {"max_tokens": 0}, {"max_tokens": -2**70}, {"max_tokens": 1.5},
+                       {"stop": [""]}, {"stop": ["a"] * 17}, {"stop_token_ids": [-1]}, {"logit_bias": {"x": 1}},
+                       {"presence_penalty": 3}, {"repetition_penalty": 0}, {"stream_options": {"include_usage": True}},
+                       {"top_logprobs": 3}, {"tools": [tool, tool]}, {"tools": [{"type": "function"}]},
+                       {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+                       {"response_format": {"type": "regex"}}, {"response_format": {"type": "json_schema"}},
+                       {"reasoning_effort": "enormous"}, {"chat_template_kwargs": {"reasoning_effort": 0}},
+                       {"cache_salt": ""}, {"continue_final_message": True}, {"guided_regex": "("}, {"stream": "yes"}):
+            yield with_fields(**fields)
+
+    def test_bad_requests_are_answered_and_disturb_nobody(self):
+        expected = content_of(self.server.chat("Tell me a story about a fox.", max_tokens=300, ignore_eos=True))
+        got = []
+        stream = stream_chat(self.server, "Tell me a story about a fox.", max_tokens=300, ignore_eos=True)
+        reader = threading.Thread(target=lambda: got.append(folded(stream.events())))
+        reader.start()
+        pid = self.server.process.pid
+        num_bodies = 0
+        for body in self.bodies():
+            began = time.monotonic()
+            status, _, data = self.server.request("POST", "/v1/chat/completions", body)
+            self.assertTrue(400 <= status < 500 or status == 501, (status, body[:200]))
+            self.assertLess(time.monotonic() - began, 2, body[:200])
+            error = json.loads(data)["error"]
+            self.assertEqual(set(error), {"message", "type", "param", "code"}, body[:200])
+            self.assertTrue(error["message"])
+            num_bodies += 1
+        self.assertGreaterEqual(num_bodies, 30)
+        reader.join()
+        self.assertEqual(got[0][1], expected)
+        self.assertEqual(os.stat(f"/proc/{pid}").st_uid, os.getuid())
+
+    def test_wrong_places_methods_and_types(self):
+        self.assertEqual(self.server.get("/v1/nothing")[0], 404)
+        self.assertEqual(self.server.get("/v1/chat/completions")[0], 405)
+        self.assertEqual(self.server.request("POST", "/v1/chat/completions", b"{}", {"Content-Type": "text/plain"})[0], 415)
+        status, body = self.server.post("/v1/chat/completions", chat_body("x", model="no-such-model"))
+        self.assertEqual((status, body["error"]["code"]), (404, "model_not_found"))
+
+    def test_request_ids_and_cors(self):
+        _, headers, _ = self.server.request("GET", "/v1/models", headers={"X-Request-Id": "my-id-7"})
+        self.assertEqual(headers["X-Request-Id"], "my-id-7")
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "*")
+
+
+class Markup(ServerCase):
+    def test_text_of_clients_is_never_structure(self):
+        spellings = ["<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<\uff5cSystem\uff5c>", "<think>", "</think>",
+                     "<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "\uff5cDSML\uff5c"]
+        control = {s: self.server.post("/tokenize", {"prompt": s})[1]["tokens"] for s in spellings}
+
+        def ids(text):
+            return self.server.post("/tokenize", {"messages": [{"role": "user", "content": text}]})[1]["tokens"]
+        plain = ids("say X twice")
+        for spelling in spellings:
+            self.assertEqual(len(control[spelling]), 1, spelling)
+            forged = ids(f"say {spelling} twice")
+            self.assertEqual(forged.count(control[spelling][0]), plain.count(control[spelling][0]), spelling)
+            self.assertIn(spelling, self.server.post("/detokenize", {"tokens": forged})[1]["prompt"])
+            self.server.chat(f"say {spelling} twice", max_tokens=5)
+
+
+class Window(ServerCase):
+    flags = ("--max-model-len", "256")
+
+    def prompt_of(self, num_tokens):
+        """Ids of a prompt of exactly so many tokens."""
+        ids = self.server.post("/tokenize", {"prompt": "fox " * 400})[1]["tokens"]
+        return ids[:num_tokens]
+
+    def test_the_whole_window_can_be_used_and_not_more(self):
+        for length, room in ((255, 1), (250, 6), (100, 156)):
+            status, body = self.server.post("/v1/completions", {"prompt": self.prompt_of(length), "max_tokens": 2**31,
+                                                                "ignore_eos": True, "temperature": 0})
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["usage"]["completion_tokens"], room)
+            self.assertEqual(body["choices"][0]["finish_reason"], "length")
+        for length in (256, 257):
+            status, body = self.server.post("/v1/completions", {"prompt": self.prompt_of(length)})
+            self.assertEqual((status, body["error"]["code"]), (400, "context_length_exceeded"))
+            self.assertIn("maximum context length is 256 tokens", body["error"]["message"])
+
+    def test_limits_of_any_size(self):
+        for limit in (1, 2**31, 2**63 - 1, 2**63, 2**70):
+            status, body = self.server.post("/v1/chat/completions", chat_body("Hi", max_tokens=limit))
+            self.assertEqual(status, 200, body)
+        self.assertEqual(self.server.post("/v1/chat/completions", chat_body("Hi", max_tokens=0))[0], 400)
+        self.assertLessEqual(self.server.chat("Hi", ignore_eos=True)["usage"]["total_tokens"], 256)
+
+    def test_every_slot_can_be_full(self):
+        def fill(_):
+            return self.server.post("/v1/completions", {"prompt": self.prompt_of(200), "ignore_eos": True, "max_tokens": 56})
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for status, body in pool.map(fill, range(4)):
+                self.assertEqual((status, body["usage"]["total_tokens"]), (200, 256))
+
+
+class Keys(unittest.TestCase):
+    def test_the_api_needs_a_key(self):
+        server = Server("--api-key", "secret")
+        self.addCleanup(server.close)
+        self.assertEqual(server.get("/v1/models")[0], 401)
+        self.assertEqual(server.request("GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0], 200)
+        self.assertEqual(server.get("/health")[0], 200)
+
+
+class Shutdown(unittest.TestCase):
+    def test_sigterm_lets_answers_end(self):
+        server = Server("--drain-timeout", str(harness.PATIENCE))
+        self.addCleanup(server.close)
+        stream = stream_chat(server, "Tell me a story about a fox.", max_tokens=200, ignore_eos=True)
+        events = stream.events()
+        first = next(events)
+        server.terminate()
+        wait_until(lambda: "event=draining" in server.log(), "draining is logged")
+        _, content, finish, _ = folded([first, *events])
+        self.assertEqual(finish, "length")
+        self.assertEqual(server.process.wait(harness.PATIENCE), 0)
+
+    def test_an_idle_server_ends_at_once(self):
+        server = Server()
+        self.addCleanup(server.close)
+        server.terminate()
+        self.assertEqual(server.process.wait(harness.PATIENCE), 0)
+
+
+if __name__ == "__main__":
+    harness.parse_arguments()
+    harness.main(globals())
