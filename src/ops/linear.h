@@ -41,8 +41,4 @@ struct LinearWeight {
 /// shape. CUDA: queued on exec.stream.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
-/// out = W in f32: exact, but for kExl3 rounded once. out: [out_features, in_features], in host
-/// memory, as the weight is.
-void widen(const LinearWeight& w, View<float> out);
-
 }  // namespace onecard::ops
