@@ -14,8 +14,7 @@ const std::array<std::string_view, 3> kPreTokenizerPatterns = {
 
 namespace {
 
-// A character and where it ends. Past the end of the text, and for digits and CJK characters, which
-// the first two expressions have cut away, the third expression sees the end of its piece.
+// A character and where it ends. Past the end there is none: no class, no end.
 struct Char {
   char32_t value = 0;
   uint8_t classes = 0;
@@ -28,9 +27,14 @@ struct Char {
   }
 };
 
+// The first two expressions leave three kinds of pieces: numbers, runs of CJK characters, and what
+// is between. The third works inside the last two, and sees the end of its piece as the end of the
+// text.
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text), classes_(char_classes().data()) {}
+  /// `in_cjk`: the piece is a run of CJK characters.
+  Scanner(std::string_view text, bool in_cjk)
+      : text_(text), classes_(char_classes().data()), in_cjk_(in_cjk) {}
 
   Char at(size_t begin) const {
     if (begin >= text_.size()) return {};
@@ -41,13 +45,13 @@ class Scanner {
     return {code_point.value, classes_[code_point.value], begin + code_point.num_bytes};
   }
 
-  // As at(), but the end of the third expression's piece looks like a character of no class.
+  // As at(), but nothing beyond the piece.
   Char inside(size_t begin) const {
     const Char c = at(begin);
-    return c.is(kNumber | kCjk) ? Char{} : c;
+    return is_outside(c) ? Char{} : c;
   }
 
-  bool ends_at(size_t begin) const { return begin >= text_.size() || at(begin).is(kNumber | kCjk); }
+  bool ends_at(size_t begin) const { return begin >= text_.size() || is_outside(at(begin)); }
 
   // The end of the run of characters with any of these classes that begins at `begin`.
   size_t skip(size_t begin, int any_of) const {
@@ -56,13 +60,16 @@ class Scanner {
   }
 
   size_t skip_newlines(size_t begin) const {
-    while (begin < text_.size() && (text_[begin] == '\r' || text_[begin] == '\n')) ++begin;
+    for (Char c = inside(begin); c.is_newline(); c = inside(begin)) begin = c.end;
     return begin;
   }
 
  private:
+  bool is_outside(const Char& c) const { return c.is(kNumber) || c.is(kCjk) != in_cjk_; }
+
   std::string_view text_;
   const uint8_t* classes_;
+  bool in_cjk_;
 };
 
 // \s*[\r\n]+|\s+(?!\S)|\s+ on the white space run that begins at `begin` with `first`.
@@ -124,18 +131,13 @@ bool is_pre_tokenizer_pattern(std::string_view pattern, size_t pattern_idx) {
 }
 
 size_t piece_end(std::string_view text, size_t begin) {
-  const Scanner scan(text);
-  const Char first = scan.at(begin);
+  const Char first = Scanner(text, false).at(begin);
+  const Scanner scan(text, first.is(kCjk));
   if (first.is(kNumber)) {
     const Char second = scan.at(first.end);
     if (!second.is(kNumber)) return first.end;
     const Char third = scan.at(second.end);
     return third.is(kNumber) ? third.end : second.end;
-  }
-  if (first.is(kCjk)) {
-    size_t end = first.end;
-    for (Char c = scan.at(end); c.is(kCjk); c = scan.at(end)) end = c.end;
-    return end;
   }
   size_t end = match_end(scan, begin, first);
   if (end > begin) return end;

@@ -117,6 +117,16 @@ TEST(Tokenizer, AChatTokenThatTouchesClientTextIsOrdinaryText) {
   EXPECT_TRUE(is_token(size_t(-5), 0));
 }
 
+// huggingface/transformers #45488: the class that tokenizer_config.json names has another
+// pre-tokeniser, and spaces vanished. Only tokenizer.json counts.
+TEST(Tokenizer, SpacesStay) {
+  const Tokenizer& tokenizer = test::demo_tokenizer();
+  for (const char* text : {" Hello", "a  b", "a   b", "Hello ", "  ", "\n a\n  b"})
+    EXPECT_EQ(bytes_of(tokenizer, tokenizer.encode(text)), text);
+  EXPECT_NE(tokenizer.encode(" Hello"), tokenizer.encode("Hello"));
+  EXPECT_EQ(tokenizer.token_bytes(tokenizer.encode("a  b")[1]), " ");
+}
+
 // Runs of one character are one piece. An algorithm that is quadratic in it does not come back.
 TEST(Tokenizer, LongPieces) {
   const Tokenizer& tokenizer = test::demo_tokenizer();

@@ -36,7 +36,7 @@ WORDS = ["don't", "getHTTPResponse", "snake_case", "naïve", "日本語テキス
 def texts():
     rng = random.Random(SEED)
     result = ["", " ", "\n", "a  1", "a  b", "1 2  3", "\x01\x02a", "\x01\x02 ", " \x01", "a\u0301\u0301", "\u0301", " \u0301a", "\u0301.",
-              "a \r\n \n b", "  \n  ", "\r\r\n", ".\n\n.", " .\r\n\r\nx", "'s 'S _x", "1234567", "½½½½", "龦あ龥", "・・ー", "a" * 300, " " * 300 + "x"]
+              "a \r\n \n b", "  \n  ", "\r\r\n", ".\n\n.", " .\r\n\r\nx", "'s 'S _x", "1234567", "½½½½", "龦あ龥", "・・ー", "・\n", "a・\n\nb・。\n", "゛か゛", "a" * 300, " " * 300 + "x"]
     for _ in range(400):
         result.append("".join(rng.choice(ALPHABET) for _ in range(rng.randint(1, 24))))
     for _ in range(100):
@@ -70,6 +70,9 @@ def main():
               "python": sys.version.split()[0], "texts": texts()}
     for name, path in TOKENIZERS.items():
         tokenizer = tokenizers.Tokenizer.from_file(str(ROOT / path))
+        # In the byte-level alphabet a character is a byte. Both files have the same pre-tokeniser.
+        sizes = [[len(piece) for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)] for text in golden["texts"]]
+        assert golden.setdefault("piece_bytes", sizes) == sizes
         ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in golden["texts"]]
         compressed, count = engram_map(tokenizer)
         packed = struct.pack(f"<{len(compressed)}i", *compressed)
