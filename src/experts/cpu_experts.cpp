@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "experts/exl3_experts.h"
 #include "ops/linear.h"
 #include "ops/swiglu.h"
 #include "tensor/buffer.h"
@@ -22,8 +23,24 @@ struct CpuExperts::State {
         input(kBlockRows * weights.hidden_size),
         gate(kBlockRows * weights.intermediate_size),
         up(kBlockRows * weights.intermediate_size),
-        output(kBlockRows * weights.hidden_size) {}
+        output(kBlockRows * weights.hidden_size) {
+    const bool all_exl3 =
+        std::all_of(weights.experts.begin(), weights.experts.end(), [](const ExpertMatrices& e) {
+          using Format = ops::LinearWeight::Format;
+          return e.gate.format == Format::kExl3 && e.up.format == Format::kExl3 &&
+                 e.down.format == Format::kExl3;
+        });
+    if (!all_exl3 || weights.experts.empty()) return;
+    exl3 = std::make_unique<Exl3Experts>(
+        Exl3Experts::Options{.hidden_size = weights.hidden_size,
+                             .intermediate_size = weights.intermediate_size,
+                             .swiglu_limit = weights.swiglu_limit});
+    exl3_rows.resize(size_t(weights.experts_per_layer));
+  }
 
+  /// All experts of the layer as one job of the strip kernels.
+  void run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x, const Routing& routing,
+                View<float> out);
   /// The rows that chose `expert_id`, by token.
   void find_rows(const Routing& routing, int64_t expert_id);
   void run_block(const Exec& exec, int64_t layer_idx, int64_t expert_id, View<const float> x,
@@ -35,7 +52,38 @@ struct CpuExperts::State {
   std::vector<int64_t> rows;
   std::vector<float> row_weights;
   HiddenObserver observer;
+
+  struct ExpertRows {
+    std::vector<int64_t> rows;
+    std::vector<float> weights;
+  };
+  std::unique_ptr<Exl3Experts> exl3;  // null unless every expert is EXL3
+  std::vector<ExpertRows> exl3_rows;  // of the current call, by expert
+  std::vector<Exl3ExpertRows> exl3_work;
 };
+
+void CpuExperts::State::run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x,
+                                 const Routing& routing, View<float> out) {
+  for (ExpertRows& chosen : exl3_rows) {
+    chosen.rows.clear();
+    chosen.weights.clear();
+  }
+  for (int64_t t = 0; t < routing.expert_ids.rows; ++t)
+    for (int64_t k = 0; k < routing.expert_ids.cols; ++k) {
+      ExpertRows& chosen = exl3_rows[size_t(routing.expert_ids.row(t)[k])];
+      chosen.rows.push_back(t);
+      chosen.weights.push_back(routing.weights.row(t)[k]);
+    }
+  exl3_work.clear();
+  for (int64_t e = 0; e < weights.experts_per_layer; ++e) {
+    const ExpertRows& chosen = exl3_rows[size_t(e)];
+    if (chosen.rows.empty()) continue;
+    const ExpertMatrices& expert = weights.at(layer_idx, e);
+    exl3_work.push_back(
+        {{expert.gate.exl3, expert.up.exl3, expert.down.exl3}, chosen.rows, chosen.weights});
+  }
+  exl3->forward_add(exec, x, exl3_work, out);
+}
 
 void CpuExperts::State::find_rows(const Routing& routing, int64_t expert_id) {
   rows.clear();
@@ -85,7 +133,9 @@ void CpuExperts::forward_add(const Exec& exec, int64_t layer_idx, View<const flo
               layer_idx < state.weights.num_layers,
           ErrorCode::kInvalidArgument,
           "forward_add: x and out must be [tokens, hidden], routing one row a token");
-  // Expert by expert in ascending order, so that a row's sum does not depend on the others.
+  // Either way expert by expert in ascending order, so that a row's sum does not depend on others.
+  if (state.exl3 && exec.isa >= cpu::Isa::kAvx2 && !state.observer)
+    return state.run_exl3(exec, layer_idx, x, routing, out);
   for (int64_t e = 0; e < state.weights.experts_per_layer; ++e) {
     state.find_rows(routing, e);
     const std::span<const int64_t> rows = state.rows;

@@ -354,10 +354,10 @@ void Exl3Experts::State::run_units(const Exec& exec, View<const float> x, View<f
                               ? 1
                               : exec.pool->num_threads();
 
-  // Full rounds of whole units, one a thread, which read fastest; the rest in small pieces, so that
-  // all threads end together.
+  // Full rounds of whole units, one a thread; the rest, and at least half a round of it since
+  // threads are never equally fast, in small pieces.
   const int64_t units = int64_t(items.size()) * num_units;
-  first_small_unit = units / num_threads * num_threads;
+  first_small_unit = std::max<int64_t>(0, units - num_threads / 2) / num_threads * num_threads;
   num_small_units = units - first_small_unit;
   if (num_small_units > small_units_capacity) {
     small_units = std::make_unique<SmallUnit[]>(size_t(num_small_units));
