@@ -90,7 +90,7 @@ bool agrees_with_plain(const Exl3Kernel& kernel, int rows) {
 
 void run(benchmark::State& state, const Exl3Kernel& kernel, int rows) {
   if (!agrees_with_plain(kernel, rows)) return state.SkipWithError("wrong result, so not timed");
-  static const double ghz = measured_ghz();
+  const double ghz = measured_ghz();  // each time: the clock follows the load
   // 384 KiB of weights: beyond the first-level cache, inside the second; with many rows a 16th, so
   // that an iteration stays short. In calls of 8 strips, the width of a band.
   const int64_t bytes = (rows > 8 ? 24 : 384) * 1024;

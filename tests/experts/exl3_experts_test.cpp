@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "device/cpu/isa.h"
+#include "experts/cpu_experts.h"
 #include "quant/exl3/layout.h"
 #include "quant/exl3/reconstruct.h"
 #include "support/compare.h"
@@ -210,6 +211,52 @@ TEST(Exl3Experts, ThreadsRowsAndSchedulesChangeNothing) {
       EXPECT_EQ(some[0], 0.25f);  // a row that no expert serves
     }
   }
+}
+
+// The engine behind the seam: routing to rows, against its own exact path.
+TEST(CpuExperts, Exl3JobsMatchTheExactPath) {
+  const int64_t hidden = 256, inner = 128, tokens = 11, top_k = 2;
+  std::vector<std::unique_ptr<RandomExpert>> made;
+  ExpertWeights weights{.num_layers = 2,
+                        .experts_per_layer = 4,
+                        .hidden_size = hidden,
+                        .intermediate_size = inner,
+                        .experts = {}};
+  for (uint32_t e = 0; e < 8; ++e) {
+    made.push_back(
+        std::make_unique<RandomExpert>(hidden, inner, 3, exl3::Codebook::kMul1, 50 + 3 * e));
+    const auto weight = [](const exl3::MatrixView& w) {
+      ops::LinearWeight linear;
+      linear.format = ops::LinearWeight::Format::kExl3;
+      linear.in_features = w.in_features;
+      linear.out_features = w.out_features;
+      linear.exl3 = w;
+      return linear;
+    };
+    const exl3::ExpertView& view = made.back()->units;
+    weights.experts.push_back({weight(view.gate), weight(view.up), weight(view.down)});
+  }
+  CpuExperts engine(weights);
+  const auto x = random_values(size_t(tokens * hidden), 77);
+  std::vector<int32_t> ids;
+  std::vector<float> row_weights;
+  for (int32_t t = 0; t < tokens; ++t) {
+    ids.insert(ids.end(), {t % 4, (t * 2 + 1 + t % 4) % 4 == t % 4 ? (t + 1) % 4 : (t + 2) % 4});
+    row_weights.insert(row_weights.end(), {0.9f - 0.05f * float(t), 0.3f});
+  }
+  const auto run = [&](Isa isa, ThreadPool* pool) {
+    std::vector<float> out(x.size(), 0.0f);
+    Exec exec;
+    exec.isa = isa;
+    exec.pool = pool;
+    engine.forward_add(exec, 1, {x.data(), tokens, hidden},
+                       {{ids.data(), tokens, top_k}, {row_weights.data(), tokens, top_k}},
+                       {out.data(), tokens, hidden});
+    return out;
+  };
+  ThreadPool pool(3);
+  EXPECT_LE(test::rel_rms_error(run(onecard::cpu::detect_isa(), &pool), run(Isa::kPlain, nullptr)),
+            6e-4);
 }
 
 TEST(Exl3Experts, NothingToDoChangesNothing) {
