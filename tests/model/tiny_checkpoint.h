@@ -11,10 +11,7 @@
 
 namespace onecard::test {
 
-/// [-1, 1): element `idx` of the tensor called `name`.
-double hashed_uniform(const std::string& name, int64_t idx);
-
-/// Writes config.json, model.safetensors (F32, official names) and engram_token_map.i32.
+/// A checkpoint of make_tiny_model's (F32) with this text_config.
 void write_tiny_checkpoint(const std::string& directory, const std::string& text_config_json);
 
 /// Written, loaded, and the directory removed with the object.
