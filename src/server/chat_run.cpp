@@ -1,10 +1,12 @@
 #include "server/chat_run.h"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
-#include "base/error.h"
 #include "server/output_constraint.h"
 #include "text/chat_encoder.h"
+#include "text/grammar/grammar.h"
 
 namespace onecard::server {
 namespace {
@@ -21,13 +23,29 @@ text::ParserStart parser_start(text::OutputStart start) {
   return text::ParserStart::kContent;
 }
 
+// What the answer has to keep to: a JSON format, or calls that follow strict schemas. Calls of
+// other tools are the parser's business: it is tolerant where a grammar would not be.
+std::shared_ptr<const text::Grammar> grammar_of(const openai::ChatRequest& request,
+                                                const text::Prompt& prompt) {
+  const text::Conversation& conversation = request.conversation;
+  text::GrammarRequest wanted;
+  wanted.start = parser_start(prompt.output_start);
+  wanted.response_format = conversation.response_format;
+  wanted.parallel_tool_calls = request.parallel_tool_calls;
+  if (conversation.tools_active() &&
+      std::any_of(conversation.tools.begin(), conversation.tools.end(),
+                  [](const text::ToolDefinition& tool) { return tool.strict; })) {
+    wanted.tools = conversation.tools;
+    wanted.tool_choice = conversation.tool_choice;
+  }
+  return text::Grammar::compile(wanted);
+}
+
 }  // namespace
 
 ChatRun run_chat(Service& service, const openai::ChatRequest& request,
                  const std::string& request_id, const http::Wake& wake) {
   const openai::GenerationFields& fields = request.generation;
-  if (request.conversation.response_format.kind != text::ResponseFormat::Kind::kText)
-    throw Error(ErrorCode::kUnsupported, "response_format: constrained answers are not supported");
   const text::Prompt prompt = text::encode_chat(request.conversation);
   ChatRun run;
   run.prompt = text::encode_ids(prompt, service.tokenizer(), service.options().client_markup);
@@ -39,6 +57,8 @@ ChatRun run_chat(Service& service, const openai::ChatRequest& request,
   constraint.reasoning_budget_tokens = request.thinking_token_budget;
   constraint.forced_after_reasoning = prompt.forced_after_thinking;
   constraint.bad_words = fields.bad_words;
+  constraint.grammar = grammar_of(request, prompt);
+  constraint.trie = service.trie();
 
   GenerationOptions options;
   options.parser.emplace();

@@ -29,6 +29,7 @@ class OutputConstraint final : public engine::TokenConstraint {
               "thinking: the tokenizer has no token that ends reasoning");
       think_close_ = *close;
     }
+    if (options.grammar != nullptr) grammar_.emplace(options.grammar, options.trie);
     for (const std::string& word : options.bad_words)
       for (const std::string& spelling : {word, " " + word}) {
         std::vector<TokenId> ids = tokenizer.encode(spelling, text::AddedTokens::kNone);
@@ -46,20 +47,15 @@ class OutputConstraint final : public engine::TokenConstraint {
       allow_only(allowed, think_close_);
       return true;
     }
-    bool restricted = false;
-    for (const std::vector<TokenId>& word : bad_words_) {
-      const size_t head = word.size() - 1;
-      if (recent_.size() < head || !std::equal(word.begin(), word.begin() + ptrdiff_t(head),
-                                               recent_.end() - ptrdiff_t(head)))
-        continue;
-      allowed[size_t(word.back()) / 64] &= ~(uint64_t{1} << (size_t(word.back()) % 64));
-      restricted = true;
-    }
+    bool restricted = forbid_bad_words(allowed);
+    if (grammar_) restricted = grammar_->fill_mask(allowed) || restricted;
     return restricted;
   }
 
   void accept(int32_t token) override {
     if (!forced_.empty()) forced_.pop_front();
+    if (grammar_ && !grammar_->accept_token(token))
+      throw Error(ErrorCode::kUnsupported, "the output has left its grammar");
     if (in_reasoning_) {
       ++num_reasoning_;
       if (token == think_close_) {
@@ -72,6 +68,19 @@ class OutputConstraint final : public engine::TokenConstraint {
   }
 
  private:
+  bool forbid_bad_words(std::span<uint64_t> allowed) const {
+    bool restricted = false;
+    for (const std::vector<TokenId>& word : bad_words_) {
+      const size_t head = word.size() - 1;
+      if (recent_.size() < head || !std::equal(word.begin(), word.begin() + ptrdiff_t(head),
+                                               recent_.end() - ptrdiff_t(head)))
+        continue;
+      allowed[size_t(word.back()) / 64] &= ~(uint64_t{1} << (size_t(word.back()) % 64));
+      restricted = true;
+    }
+    return restricted;
+  }
+
   bool in_reasoning_;
   std::optional<int64_t> budget_;
   int64_t num_reasoning_ = 0;
@@ -81,6 +90,7 @@ class OutputConstraint final : public engine::TokenConstraint {
   std::vector<std::vector<TokenId>> bad_words_;
   size_t longest_bad_word_ = 0;
   std::deque<TokenId> recent_;
+  std::optional<text::GrammarState> grammar_;
 };
 
 }  // namespace
@@ -89,7 +99,7 @@ std::unique_ptr<engine::TokenConstraint> make_constraint(const ConstraintOptions
                                                          const text::Tokenizer& tokenizer) {
   const bool reasoning = options.starts_in_reasoning && (options.reasoning_budget_tokens ||
                                                          !options.forced_after_reasoning.empty());
-  if (!reasoning && options.bad_words.empty()) return nullptr;
+  if (!reasoning && options.bad_words.empty() && options.grammar == nullptr) return nullptr;
   return std::make_unique<OutputConstraint>(options, tokenizer);
 }
 

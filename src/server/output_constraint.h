@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/token_trie.h"
 #include "text/tokenizer.h"
 
 namespace onecard::server {
@@ -19,6 +21,8 @@ struct ConstraintOptions {
   std::optional<int64_t> reasoning_budget_tokens;  // then </think> is forced
   std::string forced_after_reasoning;              // directly behind </think>
   std::vector<std::string> bad_words;
+  std::shared_ptr<const text::Grammar> grammar;  // null: free
+  std::shared_ptr<const text::TokenTrie> trie;   // of the tokenizer; for the grammar
 };
 
 /// Null when `options` demand nothing. Throws kUnsupported when the tokenizer has no </think> and

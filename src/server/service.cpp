@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "server/api_error.h"
+#include "text/grammar/tokenizer_trie.h"
 
 namespace onecard::server {
 
 Service::Service(engine::Engine& engine, const text::Tokenizer& tokenizer, ServiceOptions options)
     : engine_(engine),
       tokenizer_(tokenizer),
+      trie_(text::make_token_trie(tokenizer)),
       options_(std::move(options)),
       metrics_(options_.model_names.at(0), engine.context_length()),
       created_(now()) {}

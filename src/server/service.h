@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "server/openai/sampling_fields.h"
 #include "text/chat_encoder.h"
 #include "text/chat_json.h"
+#include "text/grammar/token_trie.h"
 #include "text/tokenizer.h"
 
 namespace onecard::server {
@@ -32,6 +34,7 @@ class Service {
 
   engine::Engine& engine() { return engine_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  const std::shared_ptr<const text::TokenTrie>& trie() const { return trie_; }
   const ServiceOptions& options() const { return options_; }
   Metrics& metrics() { return metrics_; }
   int64_t created() const { return created_; }  // seconds since 1970
@@ -57,6 +60,7 @@ class Service {
  private:
   engine::Engine& engine_;
   const text::Tokenizer& tokenizer_;
+  const std::shared_ptr<const text::TokenTrie> trie_;  // for constrained answers
   const ServiceOptions options_;
   Metrics metrics_;
   const int64_t created_;

@@ -182,11 +182,30 @@ TEST_F(AppTest, StopStringsEndTheAnswerAndTheSequence) {
   EXPECT_EQ(engine_->counters().finished_stop, 1);
 }
 
-TEST_F(AppTest, ConstrainedAnswersAreRefusedByName) {
+TEST_F(AppTest, AnAnswerKeepsToItsSchemaWhateverTheModelWouldSay) {
+  open(
+      "Hm.</think>I would rather not, and I have a lot to say about it, word after word after "
+      "word.");
+  const Value body =
+      chat(R"(,"temperature":0,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+           R"("schema":{"type":"object","properties":{"ok":{"type":"boolean"}},)"
+           R"("required":["ok"],"additionalProperties":false}}})")
+          .json();
+  const Value* message = choice(body).find("message");
+  EXPECT_EQ(message->find("reasoning")->as_string(), "Hm.");
+  const Value content = json::parse(message->find("content")->as_string());
+  EXPECT_TRUE(content.find("ok")->is_bool());
+  EXPECT_EQ(choice(body).find("finish_reason")->as_string(), "stop");
+}
+
+TEST_F(AppTest, ASchemaThatCannotBeKeptIsRefusedByPlace) {
   open("</think>x");
-  const Answer answer = chat(R"(,"response_format":{"type":"json_object"})");
-  EXPECT_EQ(answer.response.status, 501);
-  EXPECT_EQ(answer.error("param"), "response_format");
+  const Answer answer =
+      chat(R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+           R"("schema":{"type":"nonsense"}}})");
+  EXPECT_GE(answer.response.status, 400);
+  EXPECT_LE(answer.response.status, 501);
+  EXPECT_THAT(answer.error("message"), HasSubstr("type"));
 }
 
 TEST_F(AppTest, TheTokenLimitIsALength) {
