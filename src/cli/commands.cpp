@@ -7,6 +7,7 @@ namespace onecard::cli {
 void add_commands(CLI::App& app, Commands& commands) {
   add_engram_map(app, commands);
   add_inspect(app, commands);
+  add_compare(app, commands);
   add_logits(app, commands);
   add_serve(app, commands);
   add_chat(app, commands);

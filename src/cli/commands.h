@@ -18,6 +18,7 @@ void add_commands(CLI::App& app, Commands& commands);
 
 void add_engram_map(CLI::App& app, Commands& commands);
 void add_inspect(CLI::App& app, Commands& commands);
+void add_compare(CLI::App& app, Commands& commands);
 void add_logits(CLI::App& app, Commands& commands);
 void add_serve(CLI::App& app, Commands& commands);
 void add_chat(CLI::App& app, Commands& commands);

@@ -2,24 +2,22 @@
 // implementations. Needs no tokenizer.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
 #include "device/exec.h"
 #include "engine/decode_step.h"
 #include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
-#include "io/file.h"
 #include "model/model.h"
 
 namespace onecard::cli {
@@ -39,44 +37,12 @@ struct LogitsFlags {
   bool dump_layers = false;
 };
 
-std::vector<int32_t> parse_numbers(const std::string& flag, std::string_view text) {
-  std::vector<int32_t> numbers;
-  const auto is_separator = [](char c) { return c == ',' || c == ' ' || c == '\n' || c == '\t'; };
-  while (!text.empty() && is_separator(text.back())) text.remove_suffix(1);
-  while (!text.empty()) {
-    int32_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const auto length = size_t(end - text.data());
-    if (error != std::errc() || number < 0 || (length < text.size() && !is_separator(text[length])))
-      throw Error(ErrorCode::kInvalidArgument, flag +
-                                                   ": expected non-negative integers separated "
-                                                   "by commas, found \"" +
-                                                   std::string(text.substr(0, 20)) + "\"");
-    numbers.push_back(number);
-    text.remove_prefix(std::min(length + 1, text.size()));
-  }
-  return numbers;
-}
-
 engine::PrefillMode parse_mode(const std::string& name) {
   if (name == "full") return engine::PrefillMode::kFull;
   if (name == "exact") return engine::PrefillMode::kExact;
   if (name == "bounded") return engine::PrefillMode::kBounded;
   throw Error(ErrorCode::kInvalidArgument,
               "--prefill: expected full, exact or bounded, found \"" + name + "\"");
-}
-
-cpu::Isa parse_isa(const std::string& name) {
-  const cpu::Isa detected = cpu::detect_isa();
-  if (name.empty()) return detected;
-  const auto isa = cpu::isa_from_name(name);
-  if (!isa)
-    throw Error(ErrorCode::kInvalidArgument,
-                "--isa: expected plain, avx2, avx512-vnni or avx512-vbmi, found \"" + name + "\"");
-  if (*isa > detected)
-    throw Error(ErrorCode::kUnsupported,
-                std::string("--isa: this CPU runs ") + cpu::isa_name(detected) + " at most");
-  return *isa;
 }
 
 /// What the streams look like after each layer, from the last chunk.
@@ -198,8 +164,7 @@ int run(const LogitsFlags& flags) {
   require(last_only || mode == engine::PrefillMode::kFull, ErrorCode::kInvalidArgument,
           "--positions: exact and bounded prefill give the last position only");
 
-  ThreadPool pool(flags.threads > 0 ? flags.threads
-                                    : int(std::max(1u, std::thread::hardware_concurrency())));
+  ThreadPool pool(thread_count(flags.threads));
   const Exec exec{.isa = parse_isa(flags.isa), .pool = &pool};
   const auto model =
       model::Model::load(io::Checkpoint::open(flags.model), model::load_model_config(flags.model));

@@ -1,6 +1,7 @@
 #include "experts/cpu_experts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,16 @@ namespace {
 
 constexpr int64_t kBlockRows = 64;  // of one expert at a time
 
+bool is_exl3(const ops::LinearWeight& weight) {
+  return weight.format == ops::LinearWeight::Format::kExl3;
+}
+
+bool all_exl3(const ExpertWeights& weights) {
+  return std::all_of(weights.experts.begin(), weights.experts.end(), [](const auto& expert) {
+    return is_exl3(expert.gate) && is_exl3(expert.up) && is_exl3(expert.down);
+  });
+}
+
 }  // namespace
 
 struct CpuExperts::State {
@@ -23,78 +34,70 @@ struct CpuExperts::State {
         input(kBlockRows * weights.hidden_size),
         gate(kBlockRows * weights.intermediate_size),
         up(kBlockRows * weights.intermediate_size),
-        output(kBlockRows * weights.hidden_size) {
-    const bool all_exl3 =
-        std::all_of(weights.experts.begin(), weights.experts.end(), [](const ExpertMatrices& e) {
-          using Format = ops::LinearWeight::Format;
-          return e.gate.format == Format::kExl3 && e.up.format == Format::kExl3 &&
-                 e.down.format == Format::kExl3;
-        });
-    if (!all_exl3 || weights.experts.empty()) return;
-    exl3 = std::make_unique<Exl3Experts>(
-        Exl3Experts::Options{.hidden_size = weights.hidden_size,
-                             .intermediate_size = weights.intermediate_size,
-                             .swiglu_limit = weights.swiglu_limit});
-    exl3_rows.resize(size_t(weights.experts_per_layer));
+        output(kBlockRows * weights.hidden_size),
+        first_row(size_t(weights.experts_per_layer) + 1) {
+    if (!weights.experts.empty() && all_exl3(weights))
+      exl3.emplace(Exl3Experts::Options{.hidden_size = weights.hidden_size,
+                                        .intermediate_size = weights.intermediate_size,
+                                        .swiglu_limit = weights.swiglu_limit});
   }
 
-  /// All experts of the layer as one job of the strip kernels.
-  void run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x, const Routing& routing,
-                View<float> out);
-  /// The rows that chose `expert_id`, by token.
-  void find_rows(const Routing& routing, int64_t expert_id);
+  /// Sorts the routing by expert: the rows that chose expert e, ascending, are rows[first_row[e]]
+  /// to rows[first_row[e + 1]].
+  void sort_rows(const Routing& routing);
+  std::span<const int64_t> rows_of(int64_t expert_id) const {
+    return std::span(rows).subspan(first_row[size_t(expert_id)],
+                                   first_row[size_t(expert_id) + 1] - first_row[size_t(expert_id)]);
+  }
+  std::span<const float> weights_of(int64_t expert_id) const {
+    return std::span(row_weights).subspan(first_row[size_t(expert_id)], rows_of(expert_id).size());
+  }
+  void run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x, View<float> out);
   void run_block(const Exec& exec, int64_t layer_idx, int64_t expert_id, View<const float> x,
                  std::span<const int64_t> block_rows, std::span<const float> block_weights,
                  View<float> out);
 
   const ExpertWeights weights;
   Buffer<float> input, gate, up, output;
+  std::vector<size_t> first_row;  // [experts + 1]
   std::vector<int64_t> rows;
   std::vector<float> row_weights;
-  HiddenObserver observer;
-
-  struct ExpertRows {
-    std::vector<int64_t> rows;
-    std::vector<float> weights;
-  };
-  std::unique_ptr<Exl3Experts> exl3;  // null unless every expert is EXL3
-  std::vector<ExpertRows> exl3_rows;  // of the current call, by expert
+  std::optional<Exl3Experts> exl3;
   std::vector<Exl3ExpertRows> exl3_work;
+  HiddenObserver observer;
 };
 
-void CpuExperts::State::run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x,
-                                 const Routing& routing, View<float> out) {
-  for (ExpertRows& chosen : exl3_rows) {
-    chosen.rows.clear();
-    chosen.weights.clear();
-  }
+void CpuExperts::State::sort_rows(const Routing& routing) {
+  const auto num_choices = size_t(routing.expert_ids.rows * routing.expert_ids.cols);
+  rows.resize(num_choices);
+  row_weights.resize(num_choices);
+  std::fill(first_row.begin(), first_row.end(), 0);
   for (int64_t t = 0; t < routing.expert_ids.rows; ++t)
-    for (int64_t k = 0; k < routing.expert_ids.cols; ++k) {
-      ExpertRows& chosen = exl3_rows[size_t(routing.expert_ids.row(t)[k])];
-      chosen.rows.push_back(t);
-      chosen.weights.push_back(routing.weights.row(t)[k]);
-    }
-  exl3_work.clear();
-  for (int64_t e = 0; e < weights.experts_per_layer; ++e) {
-    const ExpertRows& chosen = exl3_rows[size_t(e)];
-    if (chosen.rows.empty()) continue;
-    const ExpertMatrices& expert = weights.at(layer_idx, e);
-    exl3_work.push_back(
-        {{expert.gate.exl3, expert.up.exl3, expert.down.exl3}, chosen.rows, chosen.weights});
-  }
-  exl3->forward_add(exec, x, exl3_work, out);
-}
-
-void CpuExperts::State::find_rows(const Routing& routing, int64_t expert_id) {
-  rows.clear();
-  row_weights.clear();
+    for (int64_t k = 0; k < routing.expert_ids.cols; ++k)
+      ++first_row[size_t(routing.expert_ids.row(t)[k]) + 1];
+  for (size_t e = 1; e < first_row.size(); ++e) first_row[e] += first_row[e - 1];
+  // Each expert's begin runs to its end while its rows are filled in; then all move back by one.
   for (int64_t t = 0; t < routing.expert_ids.rows; ++t) {
     for (int64_t k = 0; k < routing.expert_ids.cols; ++k) {
-      if (routing.expert_ids.row(t)[k] != expert_id) continue;
-      rows.push_back(t);
-      row_weights.push_back(routing.weights.row(t)[k]);
+      const size_t place = first_row[size_t(routing.expert_ids.row(t)[k])]++;
+      rows[place] = t;
+      row_weights[place] = routing.weights.row(t)[k];
     }
   }
+  std::rotate(first_row.begin(), first_row.end() - 1, first_row.end());
+  first_row[0] = 0;
+}
+
+void CpuExperts::State::run_exl3(const Exec& exec, int64_t layer_idx, View<const float> x,
+                                 View<float> out) {
+  exl3_work.clear();
+  for (int64_t e = 0; e < weights.experts_per_layer; ++e) {
+    if (rows_of(e).empty()) continue;
+    const ExpertMatrices& expert = weights.at(layer_idx, e);
+    exl3_work.push_back(
+        {{expert.gate.exl3, expert.up.exl3, expert.down.exl3}, rows_of(e), weights_of(e)});
+  }
+  exl3->forward_add(exec, x, exl3_work, out);
 }
 
 void CpuExperts::State::run_block(const Exec& exec, int64_t layer_idx, int64_t expert_id,
@@ -133,16 +136,22 @@ void CpuExperts::forward_add(const Exec& exec, int64_t layer_idx, View<const flo
               layer_idx < state.weights.num_layers,
           ErrorCode::kInvalidArgument,
           "forward_add: x and out must be [tokens, hidden], routing one row a token");
-  // Either way expert by expert in ascending order, so that a row's sum does not depend on others.
-  if (state.exl3 && exec.isa >= cpu::Isa::kAvx2 && !state.observer)
-    return state.run_exl3(exec, layer_idx, x, routing, out);
+  for (int64_t t = 0; t < routing.expert_ids.rows; ++t)
+    for (int64_t k = 0; k < routing.expert_ids.cols; ++k)
+      ONECARD_ASSERT(routing.expert_ids.row(t)[k] >= 0 &&
+                     routing.expert_ids.row(t)[k] < state.weights.experts_per_layer);
+  state.sort_rows(routing);
+  // The plain path is exact, and calibration needs to see what lies between the matrices.
+  if (state.exl3 && exec.isa != cpu::Isa::kPlain && !state.observer)
+    return state.run_exl3(exec, layer_idx, x, out);
+  // Expert by expert in ascending order, so that a row's sum does not depend on the others.
   for (int64_t e = 0; e < state.weights.experts_per_layer; ++e) {
-    state.find_rows(routing, e);
-    const std::span<const int64_t> rows = state.rows;
+    const std::span<const int64_t> rows = state.rows_of(e);
+    const std::span<const float> row_weights = state.weights_of(e);
     for (size_t begin = 0; begin < rows.size(); begin += kBlockRows) {
       const size_t count = std::min(rows.size() - begin, size_t(kBlockRows));
       state.run_block(exec, layer_idx, e, x, rows.subspan(begin, count),
-                      std::span<const float>(state.row_weights).subspan(begin, count), out);
+                      row_weights.subspan(begin, count), out);
     }
   }
 }

@@ -83,6 +83,8 @@ def run(c, ids, num_prompt, dtype):
     seq = model_reference.Sequence(c)
     out["bounded"] = model.prefill(ids[:num_prompt], seq, "bounded")
     out["bounded_decode"] = follow(seq)
+    if num_prompt > 1000:  # slow
+        return out
     seq = model_reference.Sequence(c)
     exact = model.prefill(ids[:num_prompt], seq, "exact")
     assert np.abs(exact - out["full"][-1]).max() < 1e-4, "EXACT differs from FULL in the oracle itself"

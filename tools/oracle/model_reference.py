@@ -247,11 +247,13 @@ class Model:
         source = max(s for s in c["kv_source_layer_ids"] if s <= l) if r else None
         sink = self.w(p + "attn_sink")[:, None]
         out = np.zeros_like(q)
+        begin = max(window_begin, int(positions[0]) - c["sliding_window"] + 1, 0)
+        window = np.array([seq.window[l][t] for t in range(begin, int(positions[-1]) + 1)])
+        main = np.array(seq.main[source]).reshape(-1, c["head_dim"]) if r else None
         for i, t in enumerate(map(int, positions)):
-            seen = [seq.window[l][s] for s in range(max(window_begin, t - c["sliding_window"] + 1, 0), t + 1)]
+            k = window[max(begin, t - c["sliding_window"] + 1) - begin : t + 1 - begin]
             if r:
-                seen += [seq.main[source][g] for g in shared["lists"][i]]
-            k = np.array(seen)
+                k = np.concatenate((k, main[shared["lists"][i]])) if shared["lists"][i] else k
             a = (q[i] @ k.T) / math.sqrt(c["head_dim"])
             m = np.maximum(a.max(-1, keepdims=True), sink)
             e = np.exp(a - m)

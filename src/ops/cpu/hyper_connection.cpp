@@ -8,20 +8,45 @@
 
 namespace onecard::ops::cpu {
 
+namespace {
+
+constexpr int64_t kMaxMix = 80;  // (2 + 8) * 8
+
+/// mix[i] = fn row i . x for rows [begin, end) of fn, not yet scaled.
+void dot_rows(const RowKernels& kernels, const HcSite& site, const float* x, int64_t begin,
+              int64_t end, double* mix) {
+  for (int64_t i = begin; i < end; ++i) mix[i] = kernels.dot(site.fn.row(i), x, site.fn.cols);
+}
+
+void finish_row(const RowKernels& kernels, const HcSite& site, const float* x, const double* dots,
+                int64_t t, const HcCoefficients& out) {
+  const double mean = kernels.sum_squares(x, site.fn.cols) / double(site.fn.cols);
+  const double scale = 1.0 / std::sqrt(mean + site.norm_eps);
+  float mix[kMaxMix];
+  for (int64_t i = 0; i < site.fn.rows; ++i) mix[i] = float(dots[i] * scale);
+  hc_coefficients_from_mix({mix, 1, site.fn.rows}, site,
+                           {out.pre.rows_between(t, t + 1), out.post.rows_between(t, t + 1),
+                            out.comb.rows_between(t, t + 1)});
+}
+
+}  // namespace
+
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out) {
-  constexpr int64_t kMaxMix = 80;  // (2 + 8) * 8
   const RowKernels& kernels = row_kernels(exec.isa);
-  for_each_row_range(exec, x.rows, x.cols * site.fn.rows / 4, [&](int64_t begin, int64_t end) {
-    float mix[kMaxMix];
+  const int64_t row_cost = x.cols * site.fn.rows / 4;
+  if (x.rows == 1) {  // a lone row: its dot products are divided instead
+    double dots[kMaxMix];
+    for_each_row_range(exec, site.fn.rows, 2 * x.cols, [&](int64_t begin, int64_t end) {
+      dot_rows(kernels, site, x.row(0), begin, end, dots);
+    });
+    return finish_row(kernels, site, x.row(0), dots, 0, out);
+  }
+  for_each_row_range(exec, x.rows, row_cost, [&](int64_t begin, int64_t end) {
+    double dots[kMaxMix];
     for (int64_t t = begin; t < end; ++t) {
-      const double scale =
-          1.0 / std::sqrt(kernels.sum_squares(x.row(t), x.cols) / double(x.cols) + site.norm_eps);
-      for (int64_t i = 0; i < site.fn.rows; ++i)
-        mix[i] = float(kernels.dot(site.fn.row(i), x.row(t), x.cols) * scale);
-      hc_coefficients_from_mix({mix, 1, site.fn.rows}, site,
-                               {out.pre.rows_between(t, t + 1), out.post.rows_between(t, t + 1),
-                                out.comb.rows_between(t, t + 1)});
+      dot_rows(kernels, site, x.row(t), 0, site.fn.rows, dots);
+      finish_row(kernels, site, x.row(t), dots, t, out);
     }
   });
 }

@@ -1,0 +1,164 @@
+// onecard compare: how far one checkpoint's predictions are from another's, over given token ids.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "cli/commands.h"
+#include "cli/flag_values.h"
+#include "engine/prefill_pass.h"
+#include "io/checkpoint.h"
+#include "model/model.h"
+
+namespace onecard::cli {
+namespace {
+
+struct CompareFlags {
+  std::string reference;
+  std::string other;
+  std::string tokens_file;
+  std::string reference_isa;
+  std::string isa;
+  int64_t sequence_tokens = 4096;
+  int64_t chunk_tokens = 256;
+  int threads = 0;
+  bool json = false;
+};
+
+/// One side: its model, and a sequence that is started again and again.
+class Side {
+ public:
+  Side(const std::string& directory, cpu::Isa isa, ThreadPool* pool, const CompareFlags& flags)
+      : model_(model::Model::load(io::Checkpoint::open(directory),
+                                  model::load_model_config(directory))),
+        exec_{.isa = isa, .pool = pool},
+        state_(model_->config(), {.capacity_tokens = flags.sequence_tokens}),
+        workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens),
+        tail_(model_->config(), engine::PrefillMode::kFull),
+        logits_(flags.chunk_tokens * model_->vocab_size()) {}
+
+  int64_t vocab_size() const { return model_->vocab_size(); }
+  void restart() { state_.clear(); }
+
+  View<const float> logits(std::span<const int32_t> tokens) {
+    const View<float> rows = logits_.view(int64_t(tokens.size()), vocab_size());
+    engine::PrefillPass pass(*model_, workspace_, state_, tail_, tokens,
+                             {engine::PrefillMode::kFull, true, true, nullptr}, rows);
+    while (!pass.run_layer(exec_)) {
+    }
+    return rows;
+  }
+
+ private:
+  std::unique_ptr<model::Model> model_;
+  Exec exec_;
+  model::SequenceState state_;
+  model::Workspace workspace_;
+  engine::EncoderTail tail_;
+  Buffer<float> logits_;
+};
+
+struct Totals {
+  int64_t positions = 0;
+  int64_t same_top1 = 0;
+  double kl = 0;
+  double largest_kl = 0;
+  double reference_loss = 0;  // of the next token, where there is one
+  double other_loss = 0;
+  int64_t losses = 0;
+};
+
+/// log(sum exp)
+double log_sum(std::span<const float> row) {
+  const float largest = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float value : row) sum += std::exp(double(value) - largest);
+  return std::log(sum) + largest;
+}
+
+void add(std::span<const float> p, std::span<const float> q, int32_t next, Totals& totals) {
+  const double log_p = log_sum(p), log_q = log_sum(q);
+  double kl = 0;  // sum p log(p / q)
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double a = p[i] - log_p, b = q[i] - log_q;
+    kl += std::exp(a) * (a - b);
+  }
+  const auto top1 = [](std::span<const float> row) {
+    return std::max_element(row.begin(), row.end()) - row.begin();
+  };
+  ++totals.positions;
+  totals.kl += kl;
+  totals.largest_kl = std::max(totals.largest_kl, kl);
+  totals.same_top1 += top1(p) == top1(q) ? 1 : 0;
+  if (next < 0) return;
+  ++totals.losses;
+  totals.reference_loss += log_p - p[size_t(next)];
+  totals.other_loss += log_q - q[size_t(next)];
+}
+
+int run(const CompareFlags& flags) {
+  require(flags.sequence_tokens >= 1 && flags.chunk_tokens >= 1, ErrorCode::kInvalidArgument,
+          "--sequence and --chunk must be positive");
+  const std::vector<int32_t> tokens = read_token_file(flags.tokens_file);
+  ThreadPool pool(thread_count(flags.threads));
+  Side reference(flags.reference, parse_isa(flags.reference_isa), &pool, flags);
+  Side other(flags.other, parse_isa(flags.isa), &pool, flags);
+  require(reference.vocab_size() == other.vocab_size(), ErrorCode::kInvalidArgument,
+          "compare: the two models have different vocabularies");
+  Totals totals;
+  const auto num_tokens = int64_t(tokens.size());
+  for (int64_t begin = 0; begin < num_tokens; begin += flags.sequence_tokens) {
+    const int64_t end = std::min(begin + flags.sequence_tokens, num_tokens);
+    reference.restart();
+    other.restart();
+    for (int64_t chunk = begin; chunk < end; chunk += flags.chunk_tokens) {
+      const int64_t count = std::min(flags.chunk_tokens, end - chunk);
+      const std::span<const int32_t> ids = std::span(tokens).subspan(size_t(chunk), size_t(count));
+      const View<const float> p = reference.logits(ids);
+      const View<const float> q = other.logits(ids);
+      for (int64_t t = 0; t < count; ++t)
+        add(p.row_span(t), q.row_span(t), chunk + t + 1 < end ? tokens[size_t(chunk + t + 1)] : -1,
+            totals);
+    }
+  }
+  const auto positions = double(std::max<int64_t>(1, totals.positions));
+  const auto losses = double(std::max<int64_t>(1, totals.losses));
+  std::printf(
+      flags.json
+          ? "{\"positions\":%lld,\"mean_kl\":%.6g,\"max_kl\":%.6g,\"top1\":%.6g,"
+            "\"reference_loss\":%.6g,\"other_loss\":%.6g}\n"
+          : "positions %lld\nmean KL   %.6g nats\nmax KL    %.6g nats\nsame top1 %.6g\nloss      "
+            "%.6g of the reference, %.6g of the other\n",
+      static_cast<long long>(totals.positions), totals.kl / positions, totals.largest_kl,
+      double(totals.same_top1) / positions, totals.reference_loss / losses,
+      totals.other_loss / losses);
+  return 0;
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Commands& commands) {
+  const auto flags = std::make_shared<CompareFlags>();
+  CLI::App* command = app.add_subcommand(
+      "compare", "Print KL divergence and top-1 agreement of two checkpoints over token ids");
+  command->add_option("reference", flags->reference, "Checkpoint directory")->required();
+  command->add_option("other", flags->other, "Checkpoint directory")->required();
+  command->add_option("--tokens-file", flags->tokens_file, "File of token ids")->required();
+  command->add_option("--sequence", flags->sequence_tokens,
+                      "Tokens after which a new sequence starts (default 4096)");
+  command->add_option("--chunk", flags->chunk_tokens, "Tokens of a prefill chunk (default 256)");
+  command->add_option("--reference-isa", flags->reference_isa,
+                      "No wider kernels than this for the reference");
+  command->add_option("--isa", flags->isa, "No wider kernels than this for the other");
+  command->add_option("--threads", flags->threads, "CPU threads (default: one a logical CPU)");
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([flags, &commands] { commands.selected = [flags] { return run(*flags); }; });
+}
+
+}  // namespace onecard::cli

@@ -1,0 +1,25 @@
+// Values of flags that several subcommands share. Everything throws kInvalidArgument or
+// kUnsupported naming the flag.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/cpu/isa.h"
+
+namespace onecard::cli {
+
+/// Non-negative integers separated by commas or white space; empty text gives none.
+std::vector<int32_t> parse_numbers(const std::string& flag, std::string_view text);
+
+std::vector<int32_t> read_token_file(const std::string& path);
+
+/// --isa: the named one, or what this CPU runs. Refuses a wider one than that.
+cpu::Isa parse_isa(const std::string& name);
+
+/// --threads: 0 is one a logical CPU.
+int thread_count(int threads);
+
+}  // namespace onecard::cli

@@ -1,0 +1,107 @@
+#include "ops/kv_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/cpu_isas.h"
+
+namespace onecard::ops {
+namespace {
+
+/// The published vector: amax 9.84375, values on both sides of every rounding rule.
+std::vector<float> published() {
+  std::vector<float> x;
+  for (int i = 0; i < 32; ++i)
+    x.push_back((float(37 * i % 64) - 31.5f) * 0.0625f * float(1 + i % 5));
+  return x;
+}
+
+std::vector<float> through(KvFormat format, std::vector<float> x, cpu::Isa isa) {
+  const auto dim = int64_t(x.size());
+  const Exec exec{.isa = isa};
+  std::vector<std::byte> packed(size_t(kv_row_bytes(format, dim)));
+  const KvRows row{packed.data(), int64_t(packed.size()), dim, format};
+  pack_kv_rows(exec, View<const float>(x.data(), 1, dim), row);
+  std::vector<float> out(x.size());
+  unpack_kv_rows(exec, as_const(row), View<float>(out.data(), 1, dim));
+  fake_quantise(exec, format, dim, View<float>(x.data(), 1, dim));
+  EXPECT_EQ(out, x);  // packing and fake-quantising are one thing
+  return out;
+}
+
+TEST(KvRows, PublishedVectors) {
+  for (const cpu::Isa isa : test::cpu_isas()) {
+    EXPECT_EQ(through(KvFormat::kFp8Block32, published(), isa),
+              (std::vector<float>{-2,  0.6875,   -4,     4,     -3.5,    1.625, -0.1875, -5.5,
+                                  2,   -6,       1.125,  -1,    5.5,     0.375, -8,      0.75,
+                                  -2,  4,        -1.375, 10,    0.28125, -2.75, 2.75,    -3,
+                                  7.5, -0.15625, -3.75,  1.375, -5,      5.5,   -0.625,  3.5}));
+    EXPECT_EQ(
+        through(KvFormat::kFp4Block32, published(), isa),
+        (std::vector<float>{-2, 1, -4, 4, -4, 2,  -0.0f, -6, 2, -6,    1,  -1, 6,  0, -8, 1,
+                            -2, 4, -1, 8, 0,  -3, 3,     -3, 8, -0.0f, -4, 1,  -4, 6, -1, 3}));
+    EXPECT_EQ(through(KvFormat::kFp4Block16, published(), isa),
+              (std::vector<float>{-2.0625f, 0.6875f, -4.125f,  4.125f, -4.125f, 1.375f, -0.0f,
+                                  -5.5f,    2.0625f, -5.5f,    1.375f, -1.375f, 5.5f,   0.6875f,
+                                  -8.25f,   0.6875f, -1.625f,  3.25f,  -1.625f, 9.75f,  0,
+                                  -2.4375f, 2.4375f, -3.25f,   6.5f,   -0.0f,   -3.25f, 1.625f,
+                                  -4.875f,  4.875f,  -0.8125f, 3.25f}));
+  }
+}
+
+TEST(KvRows, SizesOfThePublishedModel) {
+  EXPECT_EQ(kv_row_bytes(KvFormat::kFp8Block32, 512), 528);
+  EXPECT_EQ(kv_row_bytes(KvFormat::kFp4Block16, 512), 288);
+  EXPECT_EQ(kv_row_bytes(KvFormat::kFp4Block32, 128), 68);
+  EXPECT_EQ(kv_row_bytes(KvFormat::kF32, 40), 160);
+  EXPECT_EQ(kv_format_for(KvFormat::kFp4Block16, 40), KvFormat::kF32);
+  EXPECT_EQ(kv_format_for(KvFormat::kFp4Block16, 48), KvFormat::kFp4Block16);
+}
+
+TEST(KvRows, ScalesAtTheirEnds) {
+  // The smallest magnitude that a scale stands for, and a power of two exactly at the boundary.
+  const std::vector<float> zeros(32, 0.0f);
+  for (const cpu::Isa isa : test::cpu_isas()) {
+    for (const KvFormat format :
+         {KvFormat::kFp8Block32, KvFormat::kFp4Block32, KvFormat::kFp4Block16})
+      EXPECT_EQ(through(format, zeros, isa), zeros);
+    std::vector<float> x(32, 0.0f);
+    x[3] = 448;  // 448 * fp32(1/448) is 1 or a little more: the scale follows the f32 product
+    const float scale = 448 * (1.0f / 448.0f) > 1 ? 2.0f : 1.0f;
+    EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], scale == 1 ? 448.0f : 448.0f);
+    x[3] = 1e-6f;  // below 1e-4: a multiple of the smallest step at that scale
+    const float small = through(KvFormat::kFp8Block32, x, isa)[3];
+    EXPECT_NEAR(small, 1e-6f, 0x1p-22f * 0x1p-9f);
+  }
+}
+
+TEST(KvRows, EveryIsaUnpacksTheSame) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const int64_t dim : {32, 64, 96, 512}) {
+    std::vector<float> x(static_cast<size_t>(dim));
+    for (float& value : x) value = normal(random) * std::exp2(normal(random) * 6);
+    for (const KvFormat format :
+         {KvFormat::kF32, KvFormat::kFp8Block32, KvFormat::kFp4Block32, KvFormat::kFp4Block16}) {
+      const std::vector<float> want = through(format, x, cpu::Isa::kPlain);
+      for (const cpu::Isa isa : test::cpu_isas()) EXPECT_EQ(through(format, x, isa), want);
+    }
+  }
+}
+
+TEST(KvRows, HeadsAreQuantisedOneByOne) {
+  std::vector<float> two = published();
+  for (const float value : published()) two.push_back(value * 1000);
+  std::vector<float> x = two;
+  fake_quantise({}, KvFormat::kFp4Block32, 32, View<float>(x.data(), 1, 64));
+  const std::vector<float> first = through(KvFormat::kFp4Block32, published(), cpu::Isa::kPlain);
+  EXPECT_EQ(std::vector<float>(x.begin(), x.begin() + 32), first);
+  EXPECT_THROW(fake_quantise({}, KvFormat::kFp4Block32, 33, View<float>(x.data(), 1, 64)), Error);
+}
+
+}  // namespace
+}  // namespace onecard::ops
