@@ -12,6 +12,7 @@ void add_commands(CLI::App& app, Commands& commands) {
   add_serve(app, commands);
   add_chat(app, commands);
   add_gates(app, commands);
+  add_parse(app, commands);
   add_render(app, commands);
 }
 

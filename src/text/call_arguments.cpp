@@ -1,5 +1,6 @@
 #include "text/call_arguments.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -15,6 +16,20 @@ std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
   if (begin == text.npos) return {};
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+// The inside of a JSON string, of which pieces are escaped one by one.
+void append_escaped(std::string_view text, std::string& out) {
+  const bool plain = std::none_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\';
+  });
+  if (plain) {
+    out += text;
+    return;
+  }
+  std::string quoted;
+  append_python_string(quoted, text);
+  out.append(quoted, 1, quoted.size() - 2);
 }
 
 // Nothing when the text is no JSON, or holds a number that is not finite.
@@ -113,12 +128,9 @@ void CallArguments::begin_parameter(std::string_view name, OpenTag::StringAttrib
 
 void CallArguments::add_value(std::string_view text, std::string& out) {
   switch (mode_) {
-    case Mode::kStream: {
-      std::string quoted;
-      append_python_string(quoted, text);
-      out.append(quoted, 1, quoted.size() - 2);
+    case Mode::kStream:
+      append_escaped(text, out);
       return;
-    }
     case Mode::kHold:
     case Mode::kMayWrap:
       parameter_.text += text;

@@ -21,6 +21,10 @@ constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
 class InputFilter {
  public:
   void push(std::string_view text, std::string& out) {
+    if (held_.empty() && text.find('<') == text.npos && incomplete_suffix(text) == 0) {
+      out += text;
+      return;
+    }
     std::string input = std::exchange(held_, {});
     input += text;
     std::string_view rest = input;
@@ -179,9 +183,10 @@ class OutputParser::Impl {
     }
   }
 
-  // The text up to the next '<', or all of it; moves behind it.
-  std::string_view take_plain() {
-    const std::string_view text = rest().substr(0, rest().find('<'));
+  // The text up to the next '<', or all of it; moves behind it. `num_known` bytes belong to it in
+  // any case.
+  std::string_view take_plain(size_t num_known = 0) {
+    const std::string_view text = rest().substr(0, rest().find('<', num_known));
     position_ += text.size();
     num_bytes_scanned_ += text.size();
     return text;
@@ -233,8 +238,7 @@ class OutputParser::Impl {
     }
     if (found == TagMatch::kPartial && !at_end_) return false;
     if (found != TagMatch::kFull) {
-      ++position_;
-      emit_text("<");
+      emit_text(take_plain(1));
       return true;
     }
     switch (tag.kind) {
@@ -351,8 +355,7 @@ class OutputParser::Impl {
     if (found == TagMatch::kFull && tag.kind == TagKind::kInvokeOpen) found = complete(tag, open);
     if (found == TagMatch::kPartial && !at_end_) return false;
     if (found != TagMatch::kFull) {
-      keep_block_text(rest().substr(0, 1));
-      ++position_;
+      keep_block_text(take_plain(1));
       return true;
     }
     if (tag.kind == TagKind::kInvokeOpen) {
@@ -432,7 +435,10 @@ class OutputParser::Impl {
         (tag.kind == TagKind::kParameterOpen || tag.kind == TagKind::kInvokeOpen))
       found = complete(tag, open);
     if (found == TagMatch::kPartial && !at_end_) return false;
-    if (found != TagMatch::kFull) return drop_cut_closer() || add_less_than_to_body();
+    if (found != TagMatch::kFull) {
+      if (!drop_cut_closer()) arguments_->add_body(take_plain(1));
+      return true;
+    }
     switch (tag.kind) {
       case TagKind::kParameterOpen: {
         std::string text;
@@ -463,12 +469,6 @@ class OutputParser::Impl {
     return true;
   }
 
-  bool add_less_than_to_body() {
-    arguments_->add_body("<");
-    ++position_;
-    return true;
-  }
-
   // At the end of the output, a closing tag that was cut is no text.
   bool drop_cut_closer() {
     if (!at_end_ || !is_cut_closer(rest())) return false;
@@ -488,9 +488,7 @@ class OutputParser::Impl {
       found = closes_value(tag);
     if (found == TagMatch::kPartial && !at_end_) return false;
     if (found != TagMatch::kFull) {
-      if (drop_cut_closer()) return true;
-      ++position_;
-      add_value("<");
+      if (!drop_cut_closer()) add_value(take_plain(1));
       return true;
     }
     end_value();

@@ -35,6 +35,9 @@ std::vector<Literal> all_literals() {
 
 TagMatch match_tag(std::string_view text, TagSet kinds, Tag& tag) {
   static const std::vector<Literal> literals = all_literals();
+  // The bytes that may follow the '<' of a tag; most text is refused here.
+  static const std::string second_bytes = {kThinkOpen[1], kThinkClose[1], kDsmlOpen[1]};
+  if (text.size() > 1 && second_bytes.find(text[1]) == second_bytes.npos) return TagMatch::kNone;
   TagMatch best = TagMatch::kNone;
   for (const Literal& literal : literals) {
     if (!kinds.has(literal.kind)) continue;

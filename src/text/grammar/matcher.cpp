@@ -159,20 +159,56 @@ bool Matcher::is_free(const Positions& positions) const {
 
 // ---- Tokens ----
 
-// Adds the tokens below `trie_node` that lead somewhere from `from`.
+const std::vector<StateId>& Matcher::ways_from(StateId state) {
+  std::vector<StateId>& ways = ways_[state];
+  if (!ways.empty()) return ways;
+  ways.assign(256, kNoWay);
+  const Automaton::State& from = automaton_.states[state];
+  for (uint32_t i = from.edges_begin; i < from.edges_end; ++i) {
+    const Edge& edge = automaton_.edges[i];
+    const StateId way = automaton_.is_plain(edge.target) ? edge.target : kSeveralWays;
+    for (size_t byte = edge.first; byte <= edge.last; ++byte)
+      ways[byte] = ways[byte] == kNoWay || ways[byte] == way ? way : kSeveralWays;
+  }
+  return ways;
+}
+
+// Adds the tokens below `trie_node` that lead somewhere from `from`. Most of a vocabulary is walked
+// from one position to one position, by table.
 void Matcher::walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
                    std::vector<uint32_t>* returns) {
   const std::span<const TokenTrie::Node> nodes = trie_->nodes();
   const size_t base_depth = nodes[trie_node].depth;
   levels_[0] = from;
+  const std::vector<StateId>* ways = nullptr;
+  StateId ways_of = kNoWay;
   for (uint32_t i = trie_node + 1; i < nodes[trie_node].subtree_end;) {
     const TokenTrie::Node& node = nodes[i];
     const size_t depth = node.depth - base_depth;
+    const Positions& at = levels_[depth - 1];
+    Positions& to = levels_[depth];
+    if (at.size() == 1) {
+      if (at[0].state != ways_of) {
+        ways_of = at[0].state;
+        ways = &ways_from(ways_of);
+      }
+      const StateId way = (*ways)[node.byte];
+      if (way == kNoWay) {
+        i = node.subtree_end;
+        continue;
+      }
+      if (way != kSeveralWays) {
+        to.assign(1, {way, at[0].stack});
+        tokens.add(trie_->tokens_at(node));
+        ++i;
+        continue;
+      }
+    }
     returned_ = false;
-    step(levels_[depth - 1], node.byte, levels_[depth]);
+    step(at, node.byte, to);
     if (returned_) returns->push_back(i);
-    if (returned_ || !levels_[depth].empty()) tokens.add(trie_->tokens_at(node));
-    i = levels_[depth].empty() ? node.subtree_end : i + 1;
+    if (returned_ || !to.empty()) tokens.add(trie_->tokens_at(node));
+    i = to.empty() ? node.subtree_end : i + 1;
   }
 }
 

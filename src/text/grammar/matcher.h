@@ -71,6 +71,7 @@ class Matcher {
   bool see(Position position);
   void walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
             std::vector<uint32_t>* returns);
+  const std::vector<StateId>& ways_from(StateId state);
   const StateTokens& tokens_of(StateId state);
 
   std::shared_ptr<const Grammar> grammar_;
@@ -85,6 +86,12 @@ class Matcher {
   std::unordered_set<uint64_t> seen_at_;  // of seen_, when there are many
   std::vector<Position> pending_;
   bool returned_ = false;  // a rule has ended and its caller is not known
+
+  // Where a byte leads from a state: kNoWay, kSeveralWays (or one that has to be expanded), or a
+  // plain state. Made for states with many edges.
+  static constexpr StateId kNoWay = ~StateId{0};
+  static constexpr StateId kSeveralWays = kNoWay - 1;
+  std::unordered_map<StateId, std::vector<StateId>> ways_;
 
   std::vector<Positions> levels_;  // scratch of walk(): the positions at each depth of the tree
   std::unordered_map<StateId, StateTokens> state_tokens_;
