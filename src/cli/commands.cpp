@@ -13,6 +13,7 @@ void add_commands(CLI::App& app, Commands& commands) {
   add_chat(app, commands);
   add_gates(app, commands);
   add_parse(app, commands);
+  add_quantize(app, commands);
   add_render(app, commands);
 }
 

@@ -24,6 +24,7 @@ void add_serve(CLI::App& app, Commands& commands);
 void add_chat(CLI::App& app, Commands& commands);
 void add_gates(CLI::App& app, Commands& commands);
 void add_parse(CLI::App& app, Commands& commands);
+void add_quantize(CLI::App& app, Commands& commands);
 void add_render(CLI::App& app, Commands& commands);
 
 }  // namespace onecard::cli

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "ops/cpu/kernels.h"
-#include "ops/cuda/kernels.h"
 #include "quant/exl3/reconstruct.h"
 
 namespace onecard::ops {
@@ -32,6 +31,22 @@ void cut_exl3(exl3::MatrixView& matrix, int64_t begin, int64_t end) {
   matrix.data = matrix.tile(0, first_tile);
   matrix.out_features = end - begin;
   matrix.svh = matrix.svh.subspan(size_t(begin), size_t(end - begin));
+}
+
+void check_weight(const LinearWeight& w) {
+  if (w.format == LinearWeight::Format::kExl3) {
+    exl3::check_matrix(w.exl3);
+    require(w.exl3.in_features == w.in_features && w.exl3.out_features == w.out_features,
+            ErrorCode::kInvalidArgument,
+            "linear: the EXL3 matrix has another shape than its weight");
+  } else {
+    const bool scaled = w.format == LinearWeight::Format::kFp8Block32 ||
+                        w.format == LinearWeight::Format::kFp4Block32;
+    require(w.data != nullptr && (!scaled || w.scales != nullptr), ErrorCode::kInvalidArgument,
+            "linear: the weight has no data or no scales");
+    require(w.format != LinearWeight::Format::kFp4Block32 || w.in_features % 2 == 0,
+            ErrorCode::kInvalidArgument, "linear: FP4 weights need an even number of inputs");
+  }
 }
 
 }  // namespace
@@ -66,22 +81,17 @@ void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<f
                     "], out [" + std::to_string(out.rows) + ", " + std::to_string(out.cols) +
                     "], the weight maps " + std::to_string(w.in_features) + " to " +
                     std::to_string(w.out_features));
-  if (w.format == LinearWeight::Format::kExl3) {
-    exl3::check_matrix(w.exl3);
-    require(w.exl3.in_features == w.in_features && w.exl3.out_features == w.out_features,
-            ErrorCode::kInvalidArgument,
-            "linear: the EXL3 matrix has another shape than its weight");
-  } else {
-    const bool scaled = w.format == LinearWeight::Format::kFp8Block32 ||
-                        w.format == LinearWeight::Format::kFp4Block32;
-    require(w.data != nullptr && (!scaled || w.scales != nullptr), ErrorCode::kInvalidArgument,
-            "linear: the weight has no data or no scales");
-    require(w.format != LinearWeight::Format::kFp4Block32 || w.in_features % 2 == 0,
-            ErrorCode::kInvalidArgument, "linear: FP4 weights need an even number of inputs");
-  }
+  check_weight(w);
+  require(exec.backend == Backend::kCpu, ErrorCode::kUnsupported, "linear: runs on the CPU only");
   if (x.rows == 0) return;
-  if (exec.backend == Backend::kCuda) return cuda::linear(exec, x, w, out);
   cpu::linear(exec, x, w, out);
+}
+
+void widen(const LinearWeight& w, View<float> out) {
+  check_weight(w);
+  require(out.rows == w.out_features && out.cols == w.in_features, ErrorCode::kInvalidArgument,
+          "widen: out must be [out_features, in_features]");
+  cpu::widen(w, out);
 }
 
 }  // namespace onecard::ops

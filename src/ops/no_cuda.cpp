@@ -15,6 +15,4 @@ void rms_norm(const Exec&, View<const float>, std::span<const float>, float, Vie
   refuse("rms_norm");
 }
 
-void linear(const Exec&, View<const float>, const LinearWeight&, View<float>) { refuse("linear"); }
-
 }  // namespace onecard::ops::cuda

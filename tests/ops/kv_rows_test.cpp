@@ -70,12 +70,13 @@ TEST(KvRows, ScalesAtTheirEnds) {
          {KvFormat::kFp8Block32, KvFormat::kFp4Block32, KvFormat::kFp4Block16})
       EXPECT_EQ(through(format, zeros, isa), zeros);
     std::vector<float> x(32, 0.0f);
-    x[3] = 448;  // 448 * fp32(1/448) is 1 or a little more: the scale follows the f32 product
-    const float scale = 448 * (1.0f / 448.0f) > 1 ? 2.0f : 1.0f;
-    EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], scale == 1 ? 448.0f : 448.0f);
-    x[3] = 1e-6f;  // below 1e-4: a multiple of the smallest step at that scale
-    const float small = through(KvFormat::kFp8Block32, x, isa)[3];
-    EXPECT_NEAR(small, 1e-6f, 0x1p-22f * 0x1p-9f);
+    x[3] = 448;  // exact at scale 1 and at scale 2, whichever side of 1 the f32 product 448 *
+                 // (1/448) is
+    EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], 448.0f);
+    // Below 1e-4 the scale stays that of 1e-4: pow2ceil(1e-4 / 448) = 2^-22. 1e-6 is 4.19 of it,
+    // and e4m3 has steps of 0.5 there.
+    x[3] = 1e-6f;
+    EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], 4 * 0x1p-22f);
   }
 }
 

@@ -353,6 +353,24 @@ TEST(LinearProperty, OutputSlicesAreTheWhole) {
   }
 }
 
+TEST(LinearProperty, WidenedWeightIsTheSameMatrix) {
+  for (const Stored& s : one_of_each()) {
+    std::vector<float> w(256 * 384);
+    widen(s.weight, {w.data(), 384, 256});
+    if (!s.values.empty()) {
+      EXPECT_EQ(w, s.values) << format_name(s.weight.format);
+      continue;
+    }
+    LinearWeight plain;
+    plain.in_features = 256;
+    plain.out_features = 384;
+    plain.data = w.data();
+    const auto x = random_values(2 * 256, 41);
+    EXPECT_LE(test::rel_rms_error(run({}, plain, x, 2), run({}, s.weight, x, 2)), 2 * kEps)
+        << "K=" << s.weight.exl3.bits;
+  }
+}
+
 TEST(LinearProperty, StridedRowsAndOutputs) {
   // One diagonal block of a block-diagonal matrix: columns of x and of out.
   const Stored s = make_dense(Format::kBf16, 64, 96, 31);

@@ -18,6 +18,7 @@ namespace onecard::ops::cpu {
 void rms_norm(const Exec& exec, View<const float> x, std::span<const float> w, float eps,
               View<float> out);
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
+void widen(const LinearWeight& w, View<float> out);
 
 void rope(const Exec& exec, View<float> x, int64_t dim, View<const float> angles, bool inverse);
 

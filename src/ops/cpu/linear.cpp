@@ -8,6 +8,7 @@
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/linear_avx2.h"
 #include "quant/exl3/hadamard.h"
+#include "quant/exl3/reconstruct.h"
 #include "quant/exl3/tile.h"
 #include "tensor/dtype.h"
 
@@ -188,6 +189,18 @@ void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<f
     const int64_t end = std::min(x.rows, begin + kRowsPerPass);
     exl3_plain(exec, x.rows_between(begin, end), w.exl3, out.rows_between(begin, end));
   }
+}
+
+void widen(const LinearWeight& w, View<float> out) {
+  if (w.format != Format::kExl3) {
+    for (int64_t o = 0; o < w.out_features; ++o) widen_row(w, o, out.row(o));
+    return;
+  }
+  std::vector<float> transposed(size_t(w.in_features * w.out_features));
+  exl3::reconstruct(w.exl3, {transposed.data(), w.in_features, w.out_features});
+  for (int64_t i = 0; i < w.in_features; ++i)
+    for (int64_t o = 0; o < w.out_features; ++o)
+      out.row(o)[i] = transposed[size_t(i * w.out_features + o)];
 }
 
 }  // namespace onecard::ops::cpu

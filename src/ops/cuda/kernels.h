@@ -6,13 +6,11 @@
 #include <span>
 
 #include "device/exec.h"
-#include "ops/linear.h"
 #include "tensor/view.h"
 
 namespace onecard::ops::cuda {
 
 void rms_norm(const Exec& exec, View<const float> x, std::span<const float> w, float eps,
               View<float> out);
-void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
 }  // namespace onecard::ops::cuda
