@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <latch>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -16,26 +17,30 @@ namespace {
 
 using test::FakeRunner;
 
-// Waits for the wake-ups of any number of sequences.
+// Waits for the wake-ups of any number of sequences. The engine may still be inside a wake-up when
+// the reader has its last event and goes: what a wake-up touches is shared, not the reader's.
 class Waker {
  public:
   std::function<void()> callback() {
-    return [this] {
-      const std::lock_guard lock(mutex_);
-      ++count_;
-      woken_.notify_all();
+    return [state = state_] {
+      const std::lock_guard lock(state->mutex);
+      ++state->count;
+      state->woken.notify_all();
     };
   }
   void wait() {
-    std::unique_lock lock(mutex_);
-    woken_.wait(lock, [this] { return count_ > 0; });
-    count_ = 0;
+    std::unique_lock lock(state_->mutex);
+    state_->woken.wait(lock, [this] { return state_->count > 0; });
+    state_->count = 0;
   }
 
  private:
-  std::mutex mutex_;  // guards count_
-  std::condition_variable woken_;
-  int count_ = 0;
+  struct State {
+    std::mutex mutex;  // guards count
+    std::condition_variable woken;
+    int count = 0;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 struct Answer {
