@@ -38,7 +38,7 @@ struct LinearWeight {
 /// Plain path: weights exact, products summed in f64 (kExl3: y = (H (H(x suh) Wi)) svh, all in
 /// f64). AVX2 path: the same in f32. Work is split by outputs over exec.pool: a row's result
 /// depends neither on the number of threads nor on the other rows. Throws kInvalidArgument on a bad
-/// shape. kUnsupported on a CUDA exec.
+/// shape, kUnsupported on a CUDA exec.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
 /// out = W in f32: exact, but for kExl3 rounded once. out: [out_features, in_features], in host
