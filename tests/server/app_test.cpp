@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <thread>
 
@@ -47,7 +48,9 @@ struct Answer final : http::ResponseWriter {
   }
   std::string error(const char* member) const {
     const Value body = json();
-    const Value* value = body.find("error")->find(member);
+    const Value* error = body.find("error");
+    if (error == nullptr) return "no error: " + response.body;
+    const Value* value = error->find(member);
     return value->is_string() ? value->as_string() : json::dump(*value);
   }
 
@@ -60,13 +63,15 @@ class AppTest : public testing::Test {
   static constexpr int64_t kContext = 400;
 
   void open(const std::string& answer, ServiceOptions options = {},
-            engine::EngineOptions engine_options = {}) {
+            engine::EngineOptions engine_options = {},
+            std::shared_ptr<std::latch> starts_after = nullptr) {
     const int32_t eos = *tokenizer().added_token(text::kEos);
     engine_options.stop_token_ids = {eos};
     if (options.model_names.empty()) options.model_names = {"demo", "alias"};
     engine_ = std::make_unique<engine::Engine>(
         std::make_unique<test::ScriptRunner>(tokenizer().encode(answer), eos,
-                                             tokenizer().vocab_size(), kContext),
+                                             tokenizer().vocab_size(), kContext,
+                                             std::move(starts_after)),
         engine_options);
     service_ = std::make_unique<Service>(*engine_, tokenizer(), options);
     app_ = std::make_unique<App>(*service_);
@@ -405,14 +410,24 @@ TEST_F(AppTest, KeysGuardTheApiAndNothingElse) {
 TEST_F(AppTest, AFullQueueIsTooManyRequests) {
   engine::EngineOptions engine_options;
   engine_options.max_num_seqs = 1;
-  engine_options.max_queued_seqs = 0;
-  open("</think>x", {}, engine_options);
-  // Two sequences of one request: the second finds the queue full, and the first does not stay.
-  const Answer answer = chat(R"(,"n":2)");
-  EXPECT_EQ(answer.response.status, 429);
-  EXPECT_EQ(answer.error("code"), "queue_full");
-  EXPECT_THAT(answer.response.headers, testing::Contains(testing::Key("Retry-After")));
+  engine_options.max_queued_seqs = 1;
+  const auto let_go = std::make_shared<std::latch>(1);
+  open("</think>x", {}, engine_options, let_go);
+  const auto body = R"({"messages":[{"role":"user","content":"Hi"}]})";
+  const auto running = app_->start(request("POST", "/v1/chat/completions", {}, body), [] {});
+  // Of its two sequences the second finds the queue full, and the first does not stay.
+  const std::string two = R"({"messages":[{"role":"user","content":"Hi"}],"n":2})";
+  Answer refused;
+  EXPECT_TRUE(
+      app_->start(request("POST", "/v1/chat/completions", {}, two), [] {})->advance(refused));
+  EXPECT_EQ(refused.response.status, 429);
+  EXPECT_EQ(refused.error("code"), "queue_full");
+  EXPECT_THAT(refused.response.headers, testing::Contains(testing::Key("Retry-After")));
+  let_go->count_down();
   while (!engine_->idle()) std::this_thread::yield();
+  Answer answer;
+  EXPECT_TRUE(running->advance(answer));
+  EXPECT_EQ(answer.response.status, 200);
   EXPECT_EQ(chat("").response.status, 200);
 }
 

@@ -379,7 +379,16 @@ TEST_F(HttpServerTest, DrainingFinishesWhatRunsAndClosesWhatIsIdle) {
   EXPECT_EQ(response.body, "done");
   EXPECT_EQ(response.header("connection"), "close");
   EXPECT_TRUE(busy.at_end());
-  EXPECT_THROW(HttpClient late(port()), std::runtime_error);
+  const auto is_answered = [&] {
+    try {
+      HttpClient late(port());
+      late.request("GET", "/");
+      return late.read_response().status != 0;
+    } catch (const std::runtime_error&) {  // nobody listens any more
+      return false;
+    }
+  };
+  EXPECT_FALSE(is_answered());
 }
 
 TEST_F(HttpServerTest, StoppingEndsWhatRuns) {

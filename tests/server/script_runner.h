@@ -1,7 +1,9 @@
-// A model that answers every prompt with one fixed list of tokens and then an end token.
+// A model that answers every prompt with one fixed list of tokens and then an end token. Its steps
+// can be made to wait, so that a test knows what is running.
 #pragma once
 
 #include <algorithm>
+#include <latch>
 #include <memory>
 #include <vector>
 
@@ -12,11 +14,13 @@ namespace onecard::test {
 class ScriptRunner final : public engine::ModelRunner {
  public:
   ScriptRunner(std::vector<int32_t> answer, int32_t end_token, int64_t vocab_size,
-               int64_t context_length, int num_slots = 4)
+               int64_t context_length, std::shared_ptr<std::latch> starts_after = nullptr,
+               int num_slots = 4)
       : answer_(std::move(answer)),
         end_token_(end_token),
         vocab_size_(vocab_size),
         context_length_(context_length),
+        starts_after_(std::move(starts_after)),
         positions_(size_t(num_slots)) {}
 
   int num_slots() const override { return int(positions_.size()); }
@@ -30,6 +34,7 @@ class ScriptRunner final : public engine::ModelRunner {
     return std::make_unique<Pass>();
   }
   void decode(std::span<const engine::DecodeRow> rows, View<float> logits) override {
+    if (starts_after_) starts_after_->wait();
     for (size_t i = 0; i < rows.size(); ++i) write(rows[i].slot, logits.row(int64_t(i)));
   }
   void release(int slot) override { positions_[size_t(slot)] = 0; }
@@ -46,6 +51,7 @@ class ScriptRunner final : public engine::ModelRunner {
   const int32_t end_token_;
   const int64_t vocab_size_;
   const int64_t context_length_;
+  const std::shared_ptr<std::latch> starts_after_;  // null: steps do not wait
   std::vector<size_t> positions_;
 };
 
