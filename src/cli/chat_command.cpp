@@ -163,7 +163,7 @@ class Chat {
     push("user", question);
     g_interrupted.store(false);
     try {
-      const client::ChatAnswer answer = client_.ask(
+      const client::ChatAnswer answer = client_.stream(
           messages_, fields(), [this](const client::ChatPiece& piece) { terminal_.show(piece); },
           [] { return !g_interrupted.load(); });
       terminal_.end_answer();
@@ -251,8 +251,8 @@ int chat(ChatFlags flags) {
   sigaction(SIGINT, &action, nullptr);
   client::ChatClient client(flags.url, flags.api_key);
   if (flags.model_name.empty()) {
-    const std::vector<std::string> names = client.models();
-    if (!names.empty()) flags.model_name = names.front();
+    const std::vector<client::ServedModel> models = client.models();
+    if (!models.empty()) flags.model_name = models.front().id;
   }
   return Chat(client, flags).run();
 }

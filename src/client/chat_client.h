@@ -11,6 +11,11 @@
 
 namespace onecard::client {
 
+struct ServedModel {
+  std::string id;
+  int64_t context_length = 0;  // tokens of prompt and answer together; 0: the server does not say
+};
+
 struct ChatCall {
   std::string id;
   std::string name;
@@ -27,7 +32,7 @@ struct ChatAnswer {
   int64_t completion_tokens = 0;
 };
 
-/// A piece of an answer; one of the two texts, or the name of a call that begins.
+/// A piece of an answer: of one of the two texts, or of a call, whose name comes first.
 struct ChatPiece {
   std::string reasoning;
   std::string content;
@@ -35,19 +40,26 @@ struct ChatPiece {
   std::string call_arguments;
 };
 
+/// All of it throws kInvalidArgument with the server's message when it refuses, and kIo when it
+/// cannot be reached, breaks off, or says what no such server says.
 class ChatClient {
  public:
-  ChatClient(const std::string& url, const std::string& api_key) : http_(url, api_key) {}
+  /// See Http.
+  ChatClient(const std::string& url, const std::string& api_key, double timeout_seconds = 0)
+      : http_(url, api_key, timeout_seconds) {}
 
-  /// The names that the server serves. Throws Error.
-  std::vector<std::string> models();
+  std::vector<ServedModel> models();
 
-  /// Sends `messages` and streams the answer. `extra` are further fields of the request. Stops
-  /// early when `keep_going` says false. Throws kInvalidArgument with the server's message when it
-  /// refuses, kIo when it cannot be reached or breaks off.
-  ChatAnswer ask(const json::Value& messages, const std::vector<json::Member>& extra,
-                 const std::function<void(const ChatPiece&)>& on_piece,
-                 const std::function<bool()>& keep_going);
+  /// Sends `messages` and waits for the whole answer. `extra` are further fields of the request.
+  ChatAnswer ask(const json::Value& messages, const std::vector<json::Member>& extra);
+
+  /// The same, with pieces as they come. Stops early when `keep_going` says false.
+  ChatAnswer stream(const json::Value& messages, const std::vector<json::Member>& extra,
+                    const std::function<void(const ChatPiece&)>& on_piece,
+                    const std::function<bool()>& keep_going);
+
+  /// How many tokens the server's tokenizer makes of `text`; nothing when it offers no way to ask.
+  std::optional<int64_t> count_tokens(const std::string& text);
 
  private:
   Http http_;
@@ -55,5 +67,11 @@ class ChatClient {
 
 /// The assistant's message as the next request has to send it.
 json::Value history_message(const ChatAnswer& answer);
+
+/// A message of a role that has text alone: system, user.
+json::Value text_message(const std::string& role, const std::string& content);
+
+/// What a tool said, as the next request has to send it.
+json::Value tool_message(const std::string& call_id, const std::string& content);
 
 }  // namespace onecard::client

@@ -58,6 +58,7 @@ void add_header(HeaderList& headers, const std::string& line) {
 struct Http::State {
   std::string base_url;
   std::string api_key;
+  double timeout_seconds = 0;
   std::unique_ptr<CURL, CurlDeleter> curl{curl_easy_init()};
 
   Answer perform(const std::string& path, const std::string* body, Transfer transfer);
@@ -78,6 +79,7 @@ Http::Answer Http::State::perform(const std::string& path, const std::string* bo
   curl_easy_setopt(handle, CURLOPT_HTTPHEADER, headers.get());
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, 10L);
+  curl_easy_setopt(handle, CURLOPT_TIMEOUT_MS, long(timeout_seconds * 1000));
   curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, &receive);
   curl_easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
   curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, &progress);
@@ -89,13 +91,14 @@ Http::Answer Http::State::perform(const std::string& path, const std::string* bo
   }
   const CURLcode code = curl_easy_perform(handle);
   if (code != CURLE_OK && !transfer.ended_by_us)
-    throw Error(ErrorCode::kIo, "connecting to " + url + ": " + curl_easy_strerror(code));
+    throw Error(ErrorCode::kIo, url + ": " + curl_easy_strerror(code));
   long status = 0;
   curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
   return {int(status), std::move(transfer.body)};
 }
 
-Http::Http(std::string base_url, std::string api_key) : state_(std::make_unique<State>()) {
+Http::Http(std::string base_url, std::string api_key, double timeout_seconds)
+    : state_(std::make_unique<State>()) {
   while (base_url.ends_with('/')) base_url.pop_back();
   if (base_url.ends_with("/v1")) base_url.resize(base_url.size() - 3);
   if (!base_url.starts_with("http://") && !base_url.starts_with("https://"))
@@ -103,6 +106,7 @@ Http::Http(std::string base_url, std::string api_key) : state_(std::make_unique<
                 "url: has to begin with http:// or https://, not \"" + base_url + "\"");
   state_->base_url = std::move(base_url);
   state_->api_key = std::move(api_key);
+  state_->timeout_seconds = timeout_seconds;
 }
 
 Http::~Http() = default;

@@ -11,8 +11,10 @@ namespace onecard::client {
 
 class Http {
  public:
-  /// `api_key` may be empty. Throws kInvalidArgument when `base_url` is no http(s) URL.
-  Http(std::string base_url, std::string api_key);
+  /// `base_url` may end in /v1; `api_key` may be empty; a request that takes longer than
+  /// `timeout_seconds` fails, 0: none does. Throws kInvalidArgument when `base_url` is no http(s)
+  /// URL.
+  Http(std::string base_url, std::string api_key, double timeout_seconds = 0);
   ~Http();
   Http(Http&&) noexcept;
   Http& operator=(Http&&) noexcept;
@@ -29,7 +31,7 @@ class Http {
   Answer post_stream(const std::string& path, const std::string& json_body,
                      const std::function<bool(std::string_view)>& on_bytes,
                      const std::function<bool()>& keep_going);
-  /// All three throw kIo "connecting to URL: why".
+  /// All three throw kIo "URL: why".
 
  private:
   struct State;
