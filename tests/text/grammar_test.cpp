@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "schema_validator.h"
+#include "support/files.h"
 #include "text/chat_encoder.h"
 #include "text/chat_json.h"
 #include "text/chat_tokens.h"
@@ -222,12 +223,136 @@ void check_schema(const Value& schema, std::mt19937& random, int* num_finished =
   }
 }
 
+void expect_refused(const std::string& schema, ErrorCode code, const std::string& part) {
+  try {
+    Grammar::compile(schema_request(schema));
+    ADD_FAILURE() << schema;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
 TEST(GrammarSchema, RandomSchemasAgreeWithTheValidator) {
   std::mt19937 random(20251130);
   int num_finished = 0;
   for (int i = 0; i < 150 && !testing::Test::HasFailure(); ++i)
     check_schema(test::random_schema(random), random, &num_finished);
   EXPECT_GT(num_finished, 500);
+}
+
+// Against the Python package jsonschema: what it says of texts near the border of a schema.
+TEST(GrammarSchema, AgreesWithJsonschemaAtTheBorder) {
+  const Value file = json::parse(test::read_file(test::golden_path("text/schemas.json")));
+  EXPECT_EQ(file.find("cases")->items().size(), 44u);
+  for (const Value& schema_case : file.find("cases")->items()) {
+    const Value& schema = *schema_case.find("schema");
+    SCOPED_TRACE(json::dump(schema));
+    const GrammarState start = state_of(schema_request(schema));
+    for (const char* verdict : {"valid", "invalid"})
+      for (const Value& text : schema_case.find(verdict)->items()) {
+        GrammarState state = start;
+        EXPECT_EQ(state.accept(text.as_string()) && state.is_complete(),
+                  std::string_view(verdict) == "valid")
+            << text.as_string();
+      }
+    for (const Value& text : schema_case.find("valid")->items())
+      expect_writable(start, text.as_string());
+    std::mt19937 random(17);
+    for (int i = 0; i < 20; ++i)
+      if (const auto text = random_walk(start, random)) {
+        EXPECT_TRUE(test::is_valid(json::parse(*text), schema, schema)) << *text;
+      }
+  }
+}
+
+struct StringCase {
+  const char* keyword;
+  const char* value;
+  std::vector<const char*> accepted, refused;
+};
+
+// Details of ECMA-262, and the formats for which there is no golden.
+TEST(GrammarSchema, PatternsAndFormats) {
+  const std::vector<StringCase> cases = {
+      {"pattern", "^a$", {"a"}, {"a\n", "\na", "aa"}},
+      {"pattern", "^.$", {"a", "\t", "\U0001f600"}, {"\n", "\r", "\u2028", "", "ab"}},
+      {"pattern", "^\\d$", {"7"}, {"\u0663", "a"}},
+      {"pattern", "^\\w$", {"a", "_"}, {"\u00e9", "-"}},
+      {"pattern", "^\\s$", {" ", "\u00a0", "\ufeff", "\u2029"}, {"\u200b", "x"}},
+      {"pattern", "^[^]$", {"\n", "a"}, {"", "ab"}},
+      {"pattern", "^[]|b$", {"b", "ab"}, {"", "a"}},
+      {"pattern", "^[a\\-z]+$", {"a-z"}, {"b"}},
+      {"pattern", "^[a-]+$", {"a-"}, {"b"}},
+      {"pattern", "^[\\w-]+$", {"a-b"}, {"a.b"}},
+      {"pattern",
+       "^\\u{1F600}\\ud83d\\ude00\\u0041\\x42\\cJ$",
+       {"\U0001f600\U0001f600AB\n"},
+       {"\U0001f600AB\n"}},
+      {"pattern", "^a{,3}x{$", {"a{,3}x{"}, {"aaax{"}},
+      {"pattern", "^a+?b*?(?<n>c)??$", {"a", "aabbc"}, {"b", "acc"}},
+      {"pattern", "(^a|b)c", {"ac", "xbc", "acx"}, {"xac", "a"}},
+      {"pattern", "$^", {""}, {"a"}},
+      {"pattern", "x^", {}, {"x", "xx"}},
+      {"pattern", "^(?:a{2,3}){2}$", {"aaaa", "aaaaaa"}, {"aaa", "aaaaaaa"}},
+      {"pattern", "", {"", "anything"}, {}},
+      {"format",
+       "duration",
+       {"P1Y", "P1Y2M3D", "P2MT1H", "PT1H2M3S", "PT0S", "P52W"},
+       {"P", "PT", "P1", "1Y", "P1Y3D", "PT1H3S", "P1M1Y", "P1W1D", "P1.5D", "P1H", "p1y"}},
+      {"format",
+       "email",
+       {"a@b", "a.b+c@d-e.f", "!#$%&'*+/=?^_`{|}~-@x.org"},
+       {"a", "@b", "a@", "a.@b", ".a@b", "a..b@c", "a b@c", "a@b@c", "a@-b", "\"a\"@b"}},
+  };
+  for (const StringCase& c : cases) {
+    const Value schema =
+        Value::object({{"type", Value::string("string")}, {c.keyword, Value::string(c.value)}});
+    SCOPED_TRACE(json::dump(schema));
+    if (c.accepted.empty()) {
+      expect_refused(json::dump(schema), ErrorCode::kInvalidArgument, "no finite instance");
+      continue;
+    }
+    const GrammarRequest request = schema_request(schema);
+    for (const char* text : c.accepted)
+      EXPECT_TRUE(writes(request, python_dumps(Value::string(text)))) << text;
+    for (const char* text : c.refused)
+      EXPECT_FALSE(writes(request, python_dumps(Value::string(text)))) << text;
+  }
+}
+
+TEST(GrammarSchema, LengthsAreOfCharactersHoweverWritten) {
+  const GrammarRequest request =
+      schema_request(R"({"type": "string", "minLength": 2, "maxLength": 3})");
+  for (const char* text : {R"("ab")", R"("\u4e2d\ud83d\ude00")", R"("\"\\\n")", "\"\u4e2d\u4e2d\"",
+                           "\"\U0001f600<</\"", "\"</t\""})
+    EXPECT_TRUE(writes(request, text) == (std::string_view(text).find("<</") == std::string::npos))
+        << text;
+  for (const char* text : {R"("a")", R"("abcd")", R"("\ud83d\ude00")", "\"\U0001f600\"", R"("")"})
+    EXPECT_FALSE(writes(request, text)) << text;
+}
+
+// What a length costs does not depend on it.
+TEST(GrammarSchema, LengthsMayBeLong) {
+  GrammarRequest request = schema_request(R"({"type": "string", "minLength": 100000,
+      "maxLength": 900000000})");
+  request.limits.max_nodes = 2000;
+  GrammarState state = state_of(request);
+  EXPECT_TRUE(state.accept("\"" + std::string(99'999, 'x')));
+  EXPECT_FALSE(state.accept("\""));
+  EXPECT_TRUE(state.accept("<\""));
+  EXPECT_TRUE(state.is_complete());
+}
+
+// Exponential or long patterns end in an error, and soon.
+TEST(GrammarSchema, PatternsAreBounded) {
+  const std::string many = "(?:a|b)*a(?:a|b){20}";
+  for (const std::string& pattern :
+       {many, std::string("((((a{1,999}){1,999}){1,999}){1,999})"), std::string("a{10001}"),
+        std::string(200, '(') + std::string(200, ')')})
+    expect_refused(json::dump(Value::object({{"type", Value::string("string")},
+                                             {"pattern", Value::string("^" + pattern + "$")}})),
+                   ErrorCode::kResourceExhausted, "schema: ");
 }
 
 TEST(GrammarSchema, RecursiveSchemas) {
@@ -265,10 +390,12 @@ TEST(GrammarSchema, JsonObject) {
 TEST(GrammarMask, IsWhatFollowingEachTokenSays) {
   std::mt19937 random(11);
   std::vector<GrammarRequest> requests;
-  for (int i = 0; i < 12; ++i) requests.push_back(schema_request(test::random_schema(random)));
+  for (int i = 0; i < 30; ++i) requests.push_back(schema_request(test::random_schema(random)));
   GrammarRequest tools;
   tools.tools.push_back({"get_weather", "", json::parse(R"({"type": "object", "properties":
-      {"city": {"type": "string"}, "days": {"type": ["integer", "string"]}}})"),
+      {"city": {"type": "string", "minLength": 1, "maxLength": 4},
+       "code": {"type": "string", "pattern": "^<*[a-c]+$", "maxLength": 5},
+       "days": {"type": ["integer", "string"]}}})"),
                          true});
   tools.tools.push_back({"now", "", json::parse(R"({"type": "object"})"), false});
   for (const ParserStart start :
@@ -364,22 +491,12 @@ TEST(GrammarSchema, StringsAreWellFormed) {
   EXPECT_FALSE(writes(request, "\"\xed\xa0\x80\""));
 }
 
-void expect_refused(const std::string& schema, ErrorCode code, const std::string& part) {
-  try {
-    Grammar::compile(schema_request(schema));
-    ADD_FAILURE() << schema;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
-}
-
 TEST(GrammarSchema, RefusesByName) {
   expect_refused(R"({"type": "object", "properties": {"a": {"allOf": [{}]}}})",
                  ErrorCode::kUnsupported,
                  "response_format.json_schema.schema.properties.a: allOf is not supported");
-  for (const char* keyword : {"oneOf", "not", "if", "patternProperties", "pattern", "prefixItems",
-                              "multipleOf", "contains", "propertyNames", "minProperties"})
+  for (const char* keyword : {"oneOf", "not", "if", "patternProperties", "prefixItems", "contains",
+                              "propertyNames", "minProperties", "unevaluatedProperties"})
     expect_refused((std::string("{\"") + keyword + "\": 1}"), ErrorCode::kUnsupported, keyword);
   expect_refused(R"({"$ref": "http://x/y"})", ErrorCode::kUnsupported, "http://x/y");
   expect_refused(R"({"$ref": "#/$defs/no"})", ErrorCode::kInvalidArgument, "leads to nothing");
@@ -391,8 +508,35 @@ TEST(GrammarSchema, RefusesByName) {
                  ErrorCode::kInvalidArgument, "no finite instance");
   expect_refused(R"({"type": "integer", "minimum": 3, "maximum": 2})", ErrorCode::kInvalidArgument,
                  "bounds");
-  expect_refused(R"({"type": "number", "minimum": 0.5})", ErrorCode::kUnsupported, "minimum");
+  expect_refused(R"({"type": "number", "maximum": 1e40})", ErrorCode::kUnsupported, "maximum");
+  expect_refused(R"({"type": "number", "multipleOf": 0.123456})", ErrorCode::kUnsupported,
+                 "multipleOf");
+  expect_refused(R"({"type": "number", "multipleOf": 0})", ErrorCode::kInvalidArgument,
+                 "multipleOf");
+  expect_refused(R"({"type": "string", "format": "uri"})", ErrorCode::kUnsupported,
+                 "format \"uri\"");
+  expect_refused(R"({"type": "object", "properties": {"a": {"pattern": "(?=a)b"
+}
+}
+})",
+                 ErrorCode::kUnsupported,
+                 "schema.properties.a: pattern: look-around is not supported");
+  expect_refused(R"({"type": "string", "pattern": "(a)\\1"})", ErrorCode::kUnsupported,
+                 "back-reference");
+  expect_refused(R"({"type": "string", "pattern": "a\\b"})", ErrorCode::kUnsupported, "\\b");
+  expect_refused(R"({"type": "string", "pattern": "(a"})", ErrorCode::kInvalidArgument, "'('");
+  expect_refused(R"({"type": "string", "pattern": "^a$", "minLength": 2})",
+                 ErrorCode::kInvalidArgument, "no finite instance");
+  expect_refused(R"({"type": "string", "pattern": "^a{5}$", "maxLength": 4})",
+                 ErrorCode::kInvalidArgument, "no finite instance");
+  expect_refused(R"({"enum": ["a", "bb"], "minLength": 2})", ErrorCode::kUnsupported,
+                 "minLength next to enum");
+  expect_refused(R"({"type": "object", "properties": {}, "required": ["a"],
+      "additionalProperties": false})",
+                 ErrorCode::kInvalidArgument, "additionalProperties");
   expect_refused(R"({"type": "array", "maxItems": 99999999})", ErrorCode::kResourceExhausted,
+                 "nodes");
+  expect_refused(R"({"type": "array", "maxItems": 1e12})", ErrorCode::kResourceExhausted,
                  "maxItems");
   expect_refused(R"({"type": "array", "maxItems": 90000, "minItems": 90000})",
                  ErrorCode::kResourceExhausted, "nodes");
@@ -450,6 +594,8 @@ TEST(GrammarSchema, ExponentialAmbiguityEndsTheSequence) {
 constexpr const char* kStrictSchema = R"({"type": "object", "properties": {
     "city": {"type": "string"}, "unit": {"enum": ["c", "f", 3]},
     "days": {"type": ["integer", "null"]}, "code": {"type": "string", "minLength": 2, "maxLength": 3},
+    "id": {"type": "string", "pattern": "^[a-c]{2,5}$", "maxLength": 5},
+    "note": {"type": "string", "maxLength": 2}, "price": {"type": "number", "multipleOf": 0.25},
     "when": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "boolean"}}]},
     "any": {}}, "required": ["city", "unit", "any"], "additionalProperties": false})";
 

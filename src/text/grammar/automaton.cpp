@@ -79,6 +79,13 @@ void AutomatonBuilder::add_call(StateId from, RuleId rule, StateId return_to) {
   states_[from].calls.push_back({rule, return_to});
 }
 
+void AutomatonBuilder::add_counted_call(StateId from, RuleId rule, LengthRange range,
+                                        StateId return_to) {
+  add_call(from, rule, return_to);
+  states_[from].calls.back().length = static_cast<uint32_t>(lengths_.size());
+  lengths_.push_back(range);
+}
+
 RuleId AutomatonBuilder::add_rule() {
   rules_.push_back(add_state());
   return static_cast<RuleId>(rules_.size() - 1);
@@ -120,9 +127,14 @@ StateId AutomatonBuilder::add_called(StateId from, RuleId rule) {
   return to;
 }
 
+int AutomatonBuilder::Machine::add_state() {
+  states.emplace_back();
+  return static_cast<int>(states.size()) - 1;
+}
+
 AutomatonBuilder::Machine AutomatonBuilder::Machine::any_byte() {
   Machine machine;
-  machine.steps.push_back({0, 0x00, 0xff, 0});
+  machine.states = {{{{0x00, 0xff, 0}}, true, true}};
   return machine;
 }
 
@@ -131,65 +143,64 @@ AutomatonBuilder::Machine AutomatonBuilder::Machine::utf8(std::string_view exclu
                                                           uint8_t first_ascii) {
   enum : int { kBegin, kOne, kTwo, kThree, kAfterE0, kAfterEd, kAfterF0, kAfterF4, kNumStates };
   Machine machine;
-  machine.num_states = kNumStates;
+  machine.states.resize(kNumStates);
+  machine.states[kBegin].between = machine.states[kBegin].ends = true;
   for (int byte = first_ascii; byte < 0x80; ++byte) {
     const auto ascii = static_cast<uint8_t>(byte);
     if (excluded.find(static_cast<char>(byte)) == excluded.npos)
-      machine.steps.push_back({kBegin, ascii, ascii, kBegin});
+      machine.add_step(kBegin, ascii, ascii, kBegin);
   }
-  for (const Step& step : {
-           Step{kBegin, 0xc2, 0xdf, kOne},
-           Step{kBegin, 0xe0, 0xe0, kAfterE0},
-           Step{kBegin, 0xe1, 0xec, kTwo},
-           Step{kBegin, 0xed, 0xed, kAfterEd},
-           Step{kBegin, 0xee, 0xef, kTwo},
-           Step{kBegin, 0xf0, 0xf0, kAfterF0},
-           Step{kBegin, 0xf1, 0xf3, kThree},
-           Step{kBegin, 0xf4, 0xf4, kAfterF4},
-           Step{kAfterE0, 0xa0, 0xbf, kOne},
-           Step{kAfterEd, 0x80, 0x9f, kOne},
-           Step{kAfterF0, 0x90, 0xbf, kTwo},
-           Step{kAfterF4, 0x80, 0x8f, kTwo},
-           Step{kThree, 0x80, 0xbf, kTwo},
-           Step{kTwo, 0x80, 0xbf, kOne},
-           Step{kOne, 0x80, 0xbf, kBegin},
-       })
-    machine.steps.push_back(step);
+  machine.add_step(kBegin, 0xc2, 0xdf, kOne);
+  machine.add_step(kBegin, 0xe0, 0xe0, kAfterE0);
+  machine.add_step(kBegin, 0xe1, 0xec, kTwo);
+  machine.add_step(kBegin, 0xed, 0xed, kAfterEd);
+  machine.add_step(kBegin, 0xee, 0xef, kTwo);
+  machine.add_step(kBegin, 0xf0, 0xf0, kAfterF0);
+  machine.add_step(kBegin, 0xf1, 0xf3, kThree);
+  machine.add_step(kBegin, 0xf4, 0xf4, kAfterF4);
+  machine.add_step(kAfterE0, 0xa0, 0xbf, kOne);
+  machine.add_step(kAfterEd, 0x80, 0x9f, kOne);
+  machine.add_step(kAfterF0, 0x90, 0xbf, kTwo);
+  machine.add_step(kAfterF4, 0x80, 0x8f, kTwo);
+  machine.add_step(kThree, 0x80, 0xbf, kTwo);
+  machine.add_step(kTwo, 0x80, 0xbf, kOne);
+  machine.add_step(kOne, 0x80, 0xbf, kBegin);
   return machine;
 }
 
-std::vector<StateId> AutomatonBuilder::add_text(StateId from, const Machine& machine,
-                                                const std::vector<WordTarget>& words) {
-  std::vector<std::string> texts;
-  for (const WordTarget& word : words) texts.push_back(word.word);
-  const WordMatcher matcher(texts);
+AutomatonBuilder::Text AutomatonBuilder::add_text(StateId from, const Machine& machine,
+                                                  const std::vector<WordTarget>& words,
+                                                  Counted counted) {
+  std::vector<std::string> word_texts;
+  for (const WordTarget& word : words) word_texts.push_back(word.word);
+  const WordMatcher matcher(word_texts);
 
   // A state of the text is a state of the machine and a node of the matcher.
+  struct Place {
+    int machine_state = 0, node = 0;
+    StateId state = kFinalState;
+  };
   std::map<std::pair<int, int>, StateId> states;
-  std::deque<std::pair<int, int>> queue;
-  std::vector<StateId> ends;
+  std::vector<Place> places;
   const auto state_of = [&](int machine_state, int node) {
     const auto [found, added] = states.try_emplace({machine_state, node}, kFinalState);
     if (added) {
       found->second = add_state();
-      queue.push_back({machine_state, node});
-      if (machine_state == 0) ends.push_back(found->second);
+      places.push_back({machine_state, node, found->second});
     }
     return found->second;
   };
-  add_jump(from, state_of(0, 0));
-  while (!queue.empty()) {
-    const auto [machine_state, node] = queue.front();
-    queue.pop_front();
-    const StateId state = states.at({machine_state, node});
+  const StateId begin = state_of(0, 0);
+  add_jump(from, begin);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto [machine_state, node, state] = places[i];
     Edge run;  // neighbouring bytes with one target
     bool open = false;
-    const auto flush = [&] {
+    const auto flush = [&, state = state] {
       if (open) add_edge(state, run.first, run.last, run.target);
       open = false;
     };
-    for (const Machine::Step& step : machine.steps) {
-      if (step.from != machine_state) continue;
+    for (const Machine::Step& step : machine.states[static_cast<size_t>(machine_state)].steps) {
       for (int byte = step.first; byte <= step.last; ++byte) {
         const int next = matcher.next(node, static_cast<uint8_t>(byte));
         const int word = matcher.word_at(next);
@@ -207,7 +218,35 @@ std::vector<StateId> AutomatonBuilder::add_text(StateId from, const Machine& mac
     }
     flush();
   }
-  return ends;
+
+  Text text;
+  for (const Place& place : places)
+    if (machine.states[static_cast<size_t>(place.machine_state)].ends)
+      text.ends.push_back(place.state);
+  if (counted == Counted::kNo) return text;
+
+  for (const Place& place : places) {
+    const Machine::State& own = machine.states[static_cast<size_t>(place.machine_state)];
+    states_[place.state].counted = true;
+    states_[place.state].between = own.between;
+    states_[place.state].to_end = own.ends ? 0 : kNoText;
+  }
+  // By rounds, backwards, like find_states_that_end().
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = places.size(); i-- > 0;) {
+      BuildState& state = states_[places[i].state];
+      for (const Edge& edge : state.edges) {
+        const BuildState& next = states_[edge.target];
+        if (!next.counted || next.to_end == kNoText) continue;
+        const uint32_t length = next.to_end + (next.between ? 1 : 0);
+        changed = changed || length < state.to_end;
+        state.to_end = std::min(state.to_end, length);
+      }
+    }
+  }
+  text.min_length = states_[begin].to_end;
+  return text;
 }
 
 // States from which an accepting one of their rule can be reached, by rounds until nothing changes.
@@ -277,11 +316,15 @@ Automaton AutomatonBuilder::build(StateId start) {
   Automaton automaton;
   automaton.start = start;
   automaton.rules = rules_;
+  automaton.lengths = lengths_;
   automaton.states.reserve(states_.size());
   for (const BuildState& from : states_) {
     Automaton::State state;
     state.accepts = from.accepts;
     state.free = from.free;
+    state.counted = from.counted;
+    state.between = from.between;
+    state.to_end = from.to_end;
     state.edges_begin = static_cast<uint32_t>(automaton.edges.size());
     for (const Edge& edge : from.edges)
       if (ends[edge.target]) automaton.edges.push_back(edge);

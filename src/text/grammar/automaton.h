@@ -22,9 +22,19 @@ struct Edge {
   StateId target = 0;
 };
 
+/// Bounds on the characters of a counted text.
+struct LengthRange {
+  uint32_t min = 0;
+  uint32_t max = ~uint32_t{0};  // no bound
+};
+
+/// No bound on the length.
+constexpr uint32_t kNoLength = 0;
+
 struct Call {
   RuleId rule = 0;
   StateId return_to = 0;
+  uint32_t length = kNoLength;  // into Automaton::lengths: of the counted text of this call
 };
 
 struct Automaton {
@@ -34,12 +44,16 @@ struct Automaton {
     uint32_t calls_begin = 0, calls_end = 0;
     bool accepts = false;  // its rule may end here
     bool free = false;     // of text that is not constrained
+    bool counted = false;  // of a text whose characters its call counts
+    bool between = false;  // of a counted text: one more character is complete here
+    uint32_t to_end = 0;   // of a counted text: the characters that it needs at least to end
   };
   std::vector<State> states;
   std::vector<Edge> edges;
   std::vector<StateId> jumps;
   std::vector<Call> calls;
   std::vector<StateId> rules;  // where each begins
+  std::vector<LengthRange> lengths;
   StateId start = 0;
 
   /// What a state does besides following bytes; a state without all this needs no expansion.
@@ -95,29 +109,46 @@ class AutomatonBuilder {
   /// From `from` over a call of `rule` to a new state, which is returned.
   StateId add_called(StateId from, RuleId rule);
 
-  /// One way through the bytes of some characters: which byte leads to which of its own states.
+  /// A call whose counted text has a length in `range`.
+  void add_counted_call(StateId from, RuleId rule, LengthRange range, StateId return_to);
+
+  /// How the characters of a text are written in bytes.
   struct Machine {
     struct Step {
-      int from = 0;
       uint8_t first = 0, last = 0;
       int to = 0;
     };
-    int num_states = 1;  // 0 is both its beginning and where a character has ended
-    std::vector<Step> steps;
+    struct State {
+      std::vector<Step> steps;
+      bool between = false;  // characters: one is complete, or none has begun
+      bool ends = false;     // the text may end here
+    };
+    std::vector<State> states;  // begins in the first one
+    int add_state();
+    void add_step(int from, uint8_t first, uint8_t last, int to) {
+      states[static_cast<size_t>(from)].steps.push_back({first, last, to});
+    }
     static Machine any_byte();
-    /// Well-formed UTF-8 without the ASCII characters that `excluded` holds.
+    /// Well-formed UTF-8 without the ASCII characters that `excluded` holds; the first state stands
+    /// between any two characters.
     static Machine utf8(std::string_view excluded, uint8_t first_ascii);
   };
 
   /// Text of the machine's characters that holds none of `words`; a word that has a target leads
-  /// there instead. Returns the text's states at the ends of characters, the first of them, which
-  /// is joined to `from`, at the front.
+  /// there instead.
   struct WordTarget {
     std::string word;
     StateId target = kFinalState;  // kFinalState: the word may not come
   };
-  std::vector<StateId> add_text(StateId from, const Machine& machine,
-                                const std::vector<WordTarget>& words);
+  struct Text {
+    std::vector<StateId> ends;  // where it may end
+    uint32_t min_length = 0;    // characters of the shortest one; no text at all: kNoText
+  };
+  static constexpr uint32_t kNoText = ~uint32_t{0};
+  enum class Counted : bool { kNo, kYes };
+  /// Joined to `from`. A counted text belongs to a rule that is called with a length.
+  Text add_text(StateId from, const Machine& machine, const std::vector<WordTarget>& words,
+                Counted counted = Counted::kNo);
 
   /// Checks that every rule can end and that none calls itself before it has consumed a byte;
   /// throws kInvalidArgument. The rules' ways that cannot end are removed.
@@ -130,6 +161,9 @@ class AutomatonBuilder {
     std::vector<Call> calls;
     bool accepts = false;
     bool free = false;
+    bool counted = false;
+    bool between = false;
+    uint32_t to_end = 0;
   };
   void count_node();
   std::vector<bool> find_states_that_end() const;
@@ -139,6 +173,7 @@ class AutomatonBuilder {
   size_t num_nodes_ = 0;
   std::vector<BuildState> states_;
   std::vector<StateId> rules_;
+  std::vector<LengthRange> lengths_ = {LengthRange()};  // kNoLength
 };
 
 }  // namespace onecard::text::grammar

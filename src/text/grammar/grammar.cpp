@@ -36,7 +36,7 @@ class RequestCompiler {
         active_(!request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::kNone),
         forced_(active_ && request.tool_choice.kind != ToolChoice::Kind::kAuto),
         builder_(request.limits.max_nodes),
-        json_(builder_) {}
+        json_(builder_, request.limits.max_pattern_work) {}
 
   bool constrains() const {
     const bool strict = std::any_of(request_.tools.begin(), request_.tools.end(),
@@ -69,7 +69,7 @@ class RequestCompiler {
     std::vector<AutomatonBuilder::WordTarget> words = {{std::string(kThinkClose), content()}};
     if (active_) add_openers(words);
     const StateId start = builder_.add_state();
-    for (const StateId state : builder_.add_text(start, any_byte(), words))
+    for (const StateId state : builder_.add_text(start, any_byte(), words).ends)
       builder_.set_free(state);
     return start;
   }
@@ -93,7 +93,7 @@ class RequestCompiler {
     std::vector<AutomatonBuilder::WordTarget> words;
     add_openers(words);
     const StateId start = builder_.add_state();
-    for (const StateId state : builder_.add_text(start, any_byte(), words)) {
+    for (const StateId state : builder_.add_text(start, any_byte(), words).ends) {
       builder_.set_free(state);
       builder_.set_accepting(state);
     }
@@ -182,11 +182,12 @@ class RequestCompiler {
       const StateId closer = builder_.add_state();
       builder_.add_literal(closer, close_tag("parameter"), behind);
       builder_.add_literals(value, parts.literals, closer);
-      for (const SchemaCompiler::Parts::Length& length : parts.strings) {
-        if (length.min == 0 && !length.max)
+      for (const StringLimits& limits : parts.strings) {
+        if (limits == StringLimits())
           add_verbatim(value, behind);
         else
-          add_counted_verbatim(value, length, closer);
+          builder_.add_call(value, json_.strings().rule(limits, Writing::kVerbatim, property.where),
+                            behind);
       }
     }
     if (!parts.others.empty()) {
@@ -203,7 +204,7 @@ class RequestCompiler {
     const StateId name = builder_.add_literal(tag, open_tag("parameter name=\""));
     const StateId quote = builder_.add_state(), some = builder_.add_state();
     for (const StateId state :
-         builder_.add_text(name, AutomatonBuilder::Machine::utf8("\"<", 0x20), {}))
+         builder_.add_text(name, AutomatonBuilder::Machine::utf8("\"<", 0x20), {}).ends)
       builder_.add_edge(state, '"', '"', quote);
     const StateId attribute = builder_.add_literal(quote, " string=\"");
     add_verbatim(builder_.add_literal(attribute, "true\">"), some);
@@ -228,42 +229,12 @@ class RequestCompiler {
                        {std::string(kEos), kFinalState}});
   }
 
-  // Strings of some length: no '<', so that characters can be counted one by one.
-  void add_counted_verbatim(StateId from, const SchemaCompiler::Parts::Length& length,
-                            StateId behind) {
-    for (int64_t n = 0;; ++n) {
-      if (n >= length.min) builder_.add_jump(from, behind);
-      if (length.max && n == *length.max) return;
-      if (!length.max && n >= length.min) {
-        builder_.add_call(from, verbatim_character(), from);
-        return;
-      }
-      from = builder_.add_called(from, verbatim_character());
-    }
-  }
-
-  RuleId verbatim_character() {
-    if (verbatim_character_) return *verbatim_character_;
-    verbatim_character_ = builder_.add_rule();
-    const AutomatonBuilder::Machine machine = AutomatonBuilder::Machine::utf8("<", 0x00);
-    std::vector<StateId> states = {builder_.rule_start(*verbatim_character_)};
-    while (states.size() < static_cast<size_t>(machine.num_states))
-      states.push_back(builder_.add_state());
-    const StateId end = builder_.add_state();
-    builder_.set_accepting(end);
-    for (const auto& step : machine.steps)
-      builder_.add_edge(states[static_cast<size_t>(step.from)], step.first, step.last,
-                        step.to == 0 ? end : states[static_cast<size_t>(step.to)]);
-    return *verbatim_character_;
-  }
-
   const GrammarRequest& request_;
   const bool active_;
   const bool forced_;
   AutomatonBuilder builder_;
   JsonRules json_;
   std::optional<StateId> block_;
-  std::optional<RuleId> verbatim_character_;
 };
 
 }  // namespace

@@ -18,8 +18,9 @@ namespace onecard::text {
 
 /// Bounds on what an untrusted schema may cost.
 struct GrammarLimits {
-  size_t max_nodes = 100'000;  // states and edges of the compiled grammar
-  int max_schema_depth = 32;   // schemas inside each other, references followed
+  size_t max_nodes = 100'000;         // states and edges of the compiled grammar
+  int max_schema_depth = 32;          // schemas inside each other, references followed
+  size_t max_pattern_work = 300'000;  // steps of making automata of all patterns
 };
 
 /// What an output has to keep to.

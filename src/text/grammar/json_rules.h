@@ -2,30 +2,23 @@
 // " behind keys, which is how the model's tool arguments are written.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <optional>
-#include <string>
 
 #include "text/grammar/automaton.h"
+#include "text/grammar/number_rule.h"
+#include "text/grammar/string_rules.h"
 
 namespace onecard::text::grammar {
-
-// Digits of a number, so that it ends and stays within a double: 10^30 * 10^99 at most.
-constexpr int kMaxIntegerDigits = 30;
-constexpr int kMaxFractionDigits = 30;
-constexpr int kMaxExponentDigits = 2;
-// With a bound on one side, the other side ends here; 18 digits fit 64 bits.
-constexpr int64_t kMaxBoundedInteger = 999'999'999'999'999'999;
-
-struct IntegerRange {
-  std::optional<int64_t> min, max;
-};
 
 /// Makes rules when they are first asked for.
 class JsonRules {
  public:
-  explicit JsonRules(AutomatonBuilder& builder) : builder_(builder) {}
+  /// `max_work`: see StringRules.
+  JsonRules(AutomatonBuilder& builder, size_t max_work)
+      : builder_(builder), strings_(builder, max_work) {}
 
+  StringRules& strings() { return strings_; }
   RuleId string();
   RuleId number();
   RuleId integer();
@@ -36,33 +29,19 @@ class JsonRules {
   RuleId value();            // anything
   RuleId value_no_string();  // anything but a string
 
-  /// Integers of a range.
-  RuleId integer(const IntegerRange& range);
-  /// Numbers of a range whose bounds are whole numbers, without exponents.
-  RuleId number(const IntegerRange& range);
-  /// Strings of so many characters.
-  RuleId string(int64_t min_length, std::optional<int64_t> max_length);
-
-  /// One character of a JSON string, as it is written between quotes.
-  RuleId character();
+  /// A list up to its closing bracket, behind the opening one in `open`. An element leads from
+  /// `element` to `behind`.
+  void add_elements(StateId open, StateId element, StateId behind, char close, StateId end);
 
  private:
-  void add_digits(StateId from, int min_digits, int max_digits, StateId to);
-  void add_same_length(StateId from, const std::string& low, const std::string& high, StateId to);
-  void add_natural(StateId from, int64_t low, int64_t high, StateId to);
+  void add_digits(StateId from, size_t min_digits, size_t max_digits, StateId to);
   RuleId literal_rule(const char* text);
-  void add_scalars(StateId from, bool with_string, StateId to);
+  void define_value(RuleId rule, bool with_string);
 
   AutomatonBuilder& builder_;
-  std::optional<RuleId> string_, number_, integer_, boolean_, null_, array_, object_, value_,
-      value_no_string_, character_;
+  StringRules strings_;
+  std::optional<RuleId> number_, integer_, boolean_, null_, array_, object_, value_,
+      value_no_string_;
 };
-
-/// Characters between the quotes of a JSON string.
-AutomatonBuilder::Machine json_string_machine();
-
-/// What a JSON string may not hold as it is, since the output parser would take it for a tag; the
-/// same text can be written with an escape.
-std::vector<AutomatonBuilder::WordTarget> words_kept_out_of_strings();
 
 }  // namespace onecard::text::grammar

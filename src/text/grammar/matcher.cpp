@@ -16,6 +16,7 @@ constexpr size_t kMaxLinearSearch = 16;
 // Ways in which one text can be read at once, those without a byte of their own included. Schemas
 // whose alternatives begin alike inside each other can ask for exponentially many.
 constexpr size_t kMaxWays = 4096;
+constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
 
 uint64_t key_of(Position position) { return uint64_t{position.state} << 32 | position.stack; }
 
@@ -66,14 +67,46 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const T
     : grammar_(std::move(grammar)),
       automaton_(grammar_->automaton()),
       trie_(std::move(trie)),
-      frames_(2),  // kUnknownStack and kEmptyStack
-      levels_(static_cast<size_t>(trie_->max_depth()) + 1) {}
+      levels_(static_cast<size_t>(trie_->max_depth()) + 1) {
+  push({.length = kUnknownLength});
+  frames_.emplace_back();  // kEmptyStack
+}
 
-uint32_t Matcher::push(StateId return_to, uint32_t parent) {
-  const uint64_t key = uint64_t{return_to} << 32 | parent;
-  const auto [found, added] = frame_ids_.try_emplace(key, static_cast<uint32_t>(frames_.size()));
-  if (added) frames_.push_back({return_to, parent});
+size_t Matcher::FrameHash::operator()(const Frame& frame) const {
+  uint64_t hash = (uint64_t{frame.return_to} << 32 | frame.parent) * kSpread;
+  hash ^= uint64_t{frame.length} << 32 | frame.count;
+  return static_cast<size_t>(std::rotl(hash * kSpread, 29));
+}
+
+uint32_t Matcher::push(const Frame& frame) {
+  const auto [found, added] = frame_ids_.try_emplace(frame, static_cast<uint32_t>(frames_.size()));
+  if (added) frames_.push_back(frame);
   return found->second;
+}
+
+// The stack behind a way from one state to another of the same rule: characters of counted texts
+// are counted. Nothing when the text becomes too long, or ends too short.
+std::optional<uint32_t> Matcher::pass(StateId from, StateId to, uint32_t stack) {
+  const Automaton::State& before = automaton_.states[from];
+  const Automaton::State& behind = automaton_.states[to];
+  if (!before.counted && !behind.counted) return stack;
+  Frame frame = frames_[stack];
+  if (is_unknown(frame)) {
+    if (!before.counted) return stack;
+    if (!behind.counted) frame.length = kEndedText;
+    if (behind.between) ++frame.count;
+    return push(frame);
+  }
+  const LengthRange& length = automaton_.lengths[frame.length];
+  if (!behind.counted) {
+    if (frame.count < length.min) return std::nullopt;
+    return push({.return_to = frame.return_to, .parent = frame.parent});
+  }
+  if (before.counted && behind.between) ++frame.count;
+  if (uint64_t{frame.count} + behind.to_end > length.max) return std::nullopt;
+  // Where nothing bounds it from above, a count goes no further than it matters.
+  if (length.max == LengthRange().max) frame.count = std::min(frame.count, length.min);
+  return push(frame);
 }
 
 bool Matcher::see(Position position) {
@@ -111,16 +144,18 @@ void Matcher::expand(Position position, Positions& out) {
     const Automaton::State& state = automaton_.states[at.state];
     if (state.edges_begin != state.edges_end || at.state == kFinalState) out.push_back(at);
     for (uint32_t i = state.jumps_begin; i < state.jumps_end; ++i)
-      visit({automaton_.jumps[i], at.stack});
+      if (const auto stack = pass(at.state, automaton_.jumps[i], at.stack))
+        visit({automaton_.jumps[i], *stack});
     for (uint32_t i = state.calls_begin; i < state.calls_end; ++i) {
       // Behind a call that ends its rule nothing waits: what waits is what waited for the rule.
       const Call& call = automaton_.calls[i];
-      const bool last = automaton_.only_accepts(call.return_to);
-      visit({automaton_.rules[call.rule], last ? at.stack : push(call.return_to, at.stack)});
+      const bool last = call.length == kNoLength && automaton_.only_accepts(call.return_to);
+      visit({automaton_.rules[call.rule],
+             last ? at.stack : push({call.return_to, at.stack, call.length, /*count=*/0})});
     }
     if (!state.accepts) continue;
-    if (at.stack == kUnknownStack)
-      returned_ = true;
+    if (is_unknown(frames_[at.stack]))
+      returned_.push_back(frames_[at.stack].count);
     else if (at.stack == kEmptyStack)
       visit({kFinalState, kEmptyStack});
     else
@@ -142,7 +177,9 @@ void Matcher::step(const Positions& from, uint8_t byte, Positions& to) {
     const Automaton::State& state = automaton_.states[position.state];
     for (uint32_t i = state.edges_begin; i < state.edges_end; ++i) {
       const Edge& edge = automaton_.edges[i];
-      if (edge.first <= byte && byte <= edge.last) expand({edge.target, position.stack}, to);
+      if (byte < edge.first || edge.last < byte) continue;
+      if (const auto stack = pass(position.state, edge.target, position.stack))
+        expand({edge.target, *stack}, to);
     }
   }
 }
@@ -174,9 +211,10 @@ const std::vector<StateId>& Matcher::ways_from(StateId state) {
 }
 
 // Adds the tokens below `trie_node` that lead somewhere from `from`. Most of a vocabulary is walked
-// from one position to one position, by table.
-void Matcher::walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
-                   std::vector<uint32_t>* returns) {
+// from one position to one position, by table. `state_tokens`, where the stack is not known, gets
+// what depends on it.
+void Matcher::walk(uint32_t trie_node, const Positions& from, StateTokens* state_tokens,
+                   TokenSet& tokens) {
   const std::span<const TokenTrie::Node> nodes = trie_->nodes();
   const size_t base_depth = nodes[trie_node].depth;
   levels_[0] = from;
@@ -193,28 +231,56 @@ void Matcher::walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
         ways = &ways_from(ways_of);
       }
       const StateId way = (*ways)[node.byte];
-      if (way == kNoWay) {
+      const auto stack = way == kNoWay         ? std::nullopt
+                         : way == kSeveralWays ? std::optional(at[0].stack)
+                                               : pass(ways_of, way, at[0].stack);
+      if (!stack) {
         i = node.subtree_end;
         continue;
       }
       if (way != kSeveralWays) {
-        to.assign(1, {way, at[0].stack});
-        tokens.add(trie_->tokens_at(node));
+        to.assign(1, {way, *stack});
+        add_tokens(node, to, false, state_tokens, tokens);
         ++i;
         continue;
       }
     }
-    returned_ = false;
+    returned_.clear();
     step(at, node.byte, to);
-    if (returned_) returns->push_back(i);
-    if (returned_ || !to.empty()) tokens.add(trie_->tokens_at(node));
+    for (const uint32_t count : returned_) {
+      state_tokens->returns.push_back({i, count});
+      state_tokens->max_count = std::max(state_tokens->max_count, count);
+    }
+    add_tokens(node, to, !returned_.empty(), state_tokens, tokens);
     i = to.empty() ? node.subtree_end : i + 1;
   }
 }
 
+// The tokens that end in `node`, behind which there are the positions `at`.
+void Matcher::add_tokens(const TokenTrie::Node& node, const Positions& at, bool returned,
+                         StateTokens* state_tokens, TokenSet& tokens) {
+  if (node.num_tokens == 0) return;
+  const std::span<const int32_t> ids = trie_->tokens_at(node);
+  const auto add_counted = [&](bool ended, uint32_t count) {
+    state_tokens->max_count = std::max(state_tokens->max_count, count);
+    state_tokens->counted_tokens.try_emplace({ended, count}, trie_->mask_words())
+        .first->second.add(ids);
+  };
+  for (const Position& position : at) {
+    const Automaton::State& state = automaton_.states[position.state];
+    const Frame& frame = frames_[position.stack];
+    const bool ended = frame.length == kEndedText;
+    if (!is_unknown(frame) || (!state.counted && !ended))
+      return tokens.add(ids);  // whatever the other positions are
+    add_counted(ended, frame.count + (ended ? 0 : state.to_end));
+  }
+  if (!returned) return;
+  for (const uint32_t count : returned_) add_counted(true, count);
+}
+
 const Matcher::StateTokens& Matcher::tokens_of(StateId state) {
   const auto [known, added] = state_tokens_.try_emplace(state, trie_->mask_words());
-  if (added) walk(0, {{state, kUnknownStack}}, known->second.tokens, &known->second.returns);
+  if (added) walk(0, {{state, kUnknownStack}}, &known->second, known->second.tokens);
   return known->second;
 }
 
@@ -222,35 +288,57 @@ size_t Matcher::Hash::operator()(const Positions& positions) const {
   uint64_t hash = positions.size();
   for (const Position& position : positions) {
     hash ^= key_of(position);
-    hash *= 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio: spreads neighbouring keys
+    hash *= kSpread;
     hash = std::rotl(hash, 29);
   }
   return static_cast<size_t>(hash);
 }
 
-const TokenSet& Matcher::tokens_after(const Positions& positions) {
-  if (const auto found = memory_.find(positions); found != memory_.end()) return found->second;
-  TokenSet tokens(trie_->mask_words());
+// A count only matters near its bounds: far from them one stands for all.
+Position Matcher::without_needless_count(Position position) {
+  if (!automaton_.states[position.state].counted) return position;
+  Frame frame = frames_[position.stack];
+  const LengthRange& length = automaton_.lengths[frame.length];
+  const uint32_t max_count = tokens_of(position.state).max_count;
+  if (frame.count < length.min || uint64_t{frame.count} + max_count > length.max) return position;
+  frame.count = length.min;
+  return {position.state, push(frame)};
+}
+
+void Matcher::add_tokens_after(Position position, TokenSet& tokens) {
+  const StateTokens& own = tokens_of(position.state);
+  tokens.add(own.tokens);
+  const Frame frame = frames_[position.stack];
+  const LengthRange& length = automaton_.lengths[frame.length];
+  const auto may_have = [&](bool ended, uint32_t count) {
+    const uint64_t total = uint64_t{frame.count} + count;
+    return total <= length.max && (!ended || total >= length.min);
+  };
+  for (const auto& [added, ids] : own.counted_tokens)
+    if (may_have(added.ended, added.count)) tokens.add(ids);
+  if (position.stack == kEmptyStack || own.returns.empty()) return;
+  // Where the rule may have ended inside a token, the token goes on in the caller.
   Positions behind;
-  for (const Position& position : positions) {
-    const StateTokens& own = tokens_of(position.state);
-    tokens.add(own.tokens);
-    if (position.stack == kEmptyStack || own.returns.empty()) continue;
-    // Where the rule may have ended inside a token, the token goes on in the caller.
-    behind.clear();
-    seen_.clear();
-    const Frame frame = frames_[position.stack];
-    expand({frame.return_to, frame.parent}, behind);
-    for (const uint32_t node : own.returns) walk(node, behind, tokens, nullptr);
-  }
+  seen_.clear();
+  expand({frame.return_to, frame.parent}, behind);
+  for (const StateTokens::Return& end : own.returns)
+    if (may_have(true, end.count)) walk(end.trie_node, behind, nullptr, tokens);
+}
+
+const TokenSet& Matcher::tokens_after(const Positions& positions) {
+  Positions key;
+  for (const Position& position : positions) key.push_back(without_needless_count(position));
+  if (const auto found = memory_.find(key); found != memory_.end()) return found->second;
+  TokenSet tokens(trie_->mask_words());
+  for (const Position& position : key) add_tokens_after(position, tokens);
   if (is_complete(positions)) tokens.add(trie_->end_ids());
   if (is_free(positions)) tokens.add(trie_->silent_ids());
   if (memory_bytes_ > kMaxMemoryBytes) {
     memory_.clear();
     memory_bytes_ = 0;
   }
-  memory_bytes_ += tokens.num_bytes() + positions.size() * sizeof(Position) + 64;
-  return memory_.emplace(positions, std::move(tokens)).first->second;
+  memory_bytes_ += tokens.num_bytes() + key.size() * sizeof(Position) + 64;
+  return memory_.emplace(std::move(key), std::move(tokens)).first->second;
 }
 
 }  // namespace onecard::text::grammar

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -53,39 +55,67 @@ class Matcher {
 
  private:
   // Calls that wait for their return, as a tree that is only added to: equal stacks are one node.
+  // The call of a counted text holds how many characters there are so far.
   struct Frame {
-    StateId return_to;
-    uint32_t parent;
+    StateId return_to = 0;
+    uint32_t parent = 0;
+    uint32_t length = kNoLength;  // which bounds; kUnknownLength: not known, like all the rest
+    uint32_t count = 0;
+    friend bool operator==(const Frame&, const Frame&) = default;
   };
-  static constexpr uint32_t kUnknownStack = 0;  // calls that led here are not known
-  static constexpr uint32_t kEmptyStack = 1;    // there are none: the text is complete behind it
+  struct FrameHash {
+    size_t operator()(const Frame& frame) const;
+  };
+  static constexpr uint32_t kUnknownLength = ~uint32_t{0};
+  static constexpr uint32_t kEndedText = kUnknownLength - 1;  // not known, and the text has ended
+  static constexpr uint32_t kUnknownStack = 0;                // calls that led here are not known
+  static constexpr uint32_t kEmptyStack = 1;  // there are none: the text is complete behind it
 
+  // What follows a state whatever has called its rule.
   struct StateTokens {
     explicit StateTokens(size_t mask_words) : tokens(mask_words) {}
-    TokenSet tokens;                // those that stay within the rule or end exactly with it
-    std::vector<uint32_t> returns;  // trie nodes at which the rule may have ended
+    struct Return {
+      uint32_t trie_node = 0;  // at which the rule may have ended,
+      uint32_t count = 0;      // after so many more characters of its counted text
+    };
+    // Of a counted text: whether a token may follow depends on the length so far.
+    struct Length {
+      bool ended = false;  // the token goes beyond the text
+      uint32_t count = 0;  // characters that it adds; if it stays inside, those that it makes
+                           // necessary, too
+      friend auto operator<=>(const Length&, const Length&) = default;
+    };
+    TokenSet tokens;  // those that stay within the rule or end exactly with it
+    std::map<Length, TokenSet> counted_tokens;
+    std::vector<Return> returns;
+    uint32_t max_count = 0;  // of all that is counted
   };
 
-  uint32_t push(StateId return_to, uint32_t parent);
+  uint32_t push(const Frame& frame);
+  static bool is_unknown(const Frame& frame) { return frame.length >= kEndedText; }
+  std::optional<uint32_t> pass(StateId from, StateId to, uint32_t stack);
   void expand(Position position, Positions& out);
   bool see(Position position);
-  void walk(uint32_t trie_node, const Positions& from, TokenSet& tokens,
-            std::vector<uint32_t>* returns);
+  void walk(uint32_t trie_node, const Positions& from, StateTokens* state_tokens, TokenSet& tokens);
+  void add_tokens(const TokenTrie::Node& node, const Positions& at, bool returned,
+                  StateTokens* state_tokens, TokenSet& tokens);
   const std::vector<StateId>& ways_from(StateId state);
   const StateTokens& tokens_of(StateId state);
+  void add_tokens_after(Position position, TokenSet& tokens);
+  Position without_needless_count(Position position);
 
   std::shared_ptr<const Grammar> grammar_;
   const Automaton& automaton_;
   std::shared_ptr<const TokenTrie> trie_;
 
   std::vector<Frame> frames_;
-  std::unordered_map<uint64_t, uint32_t> frame_ids_;
+  std::unordered_map<Frame, uint32_t, FrameHash> frame_ids_;
 
   // Scratch of expand(): positions of the set that is being made.
   std::vector<Position> seen_;
   std::unordered_set<uint64_t> seen_at_;  // of seen_, when there are many
   std::vector<Position> pending_;
-  bool returned_ = false;  // a rule has ended and its caller is not known
+  std::vector<uint32_t> returned_;  // counts with which a rule ended whose caller is not known
 
   // Where a byte leads from a state: kNoWay, kSeveralWays (or one that has to be expanded), or a
   // plain state. Made for states with many edges.

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "text/grammar/string_format.h"
 #include "text/python_json.h"
 
 namespace onecard::text::grammar {
@@ -15,7 +15,7 @@ namespace {
 
 using json::Value;
 
-constexpr std::array<std::string_view, 24> kRefused = {
+constexpr std::array<std::string_view, 22> kRefused = {
     "allOf",
     "oneOf",
     "not",
@@ -34,23 +34,32 @@ constexpr std::array<std::string_view, 24> kRefused = {
     "maxContains",
     "prefixItems",
     "additionalItems",
-    "multipleOf",
     "minProperties",
     "maxProperties",
-    "pattern",
     "$dynamicRef",
     "$recursiveRef",
 };
 
-// Assertions: what may not stand next to a keyword that already says everything.
-constexpr std::array<std::string_view, 16> kAssertions = {"type",       "enum",
-                                                          "const",      "anyOf",
-                                                          "properties", "additionalProperties",
-                                                          "required",   "items",
-                                                          "minItems",   "maxItems",
-                                                          "minimum",    "exclusiveMinimum",
-                                                          "maximum",    "exclusiveMaximum",
-                                                          "minLength",  "maxLength"};
+// The types of which a keyword speaks.
+struct Assertion {
+  std::string_view keyword;
+  std::string_view type;
+};
+constexpr std::array<Assertion, 15> kAssertions = {{{"properties", "object"},
+                                                    {"required", "object"},
+                                                    {"additionalProperties", "object"},
+                                                    {"items", "array"},
+                                                    {"minItems", "array"},
+                                                    {"maxItems", "array"},
+                                                    {"minLength", "string"},
+                                                    {"maxLength", "string"},
+                                                    {"pattern", "string"},
+                                                    {"format", "string"},
+                                                    {"minimum", "number"},
+                                                    {"maximum", "number"},
+                                                    {"exclusiveMinimum", "number"},
+                                                    {"exclusiveMaximum", "number"},
+                                                    {"multipleOf", "number"}}};
 
 // Looking a member up is linear in their number; more are refused before that costs.
 constexpr size_t kMaxMembers = 10'000;
@@ -126,12 +135,19 @@ void SchemaCompiler::check_keywords(const Place& place) const {
   if (const Value* unique = place.schema.find("uniqueItems"))
     if (!unique->is_bool() || unique->as_bool())
       unsupported(place.where, "uniqueItems is not supported");
-  for (const std::string_view whole : {"$ref", "anyOf"}) {
+  // Keywords that say everything about a value stand alone, but for a type next to a list of
+  // values.
+  for (const std::string_view whole : {"$ref", "anyOf", "enum", "const"}) {
     if (!has(whole)) continue;
-    for (const std::string_view keyword : kAssertions)
+    const auto refuse_next_to_it = [&](std::string_view keyword) {
       if (keyword != whole && has(keyword))
         unsupported(place.where,
                     std::string(keyword) + " next to " + std::string(whole) + " is not supported");
+    };
+    for (const std::string_view other : {"$ref", "anyOf", "enum", "const"})
+      refuse_next_to_it(other);
+    if (whole == "$ref" || whole == "anyOf") refuse_next_to_it("type");
+    for (const Assertion& assertion : kAssertions) refuse_next_to_it(assertion.keyword);
   }
 }
 
@@ -168,10 +184,12 @@ std::vector<std::string> SchemaCompiler::types_of(const Place& place) const {
   };
   const Value* type = place.schema.find("type");
   if (!type) {
-    // What is said about members or elements is meant for objects or arrays.
-    if (place.schema.find("properties")) return {"object"};
-    if (place.schema.find("items")) return {"array"};
-    return {};
+    std::vector<std::string> types;
+    for (const Assertion& assertion : kAssertions)
+      if (place.schema.find(assertion.keyword) &&
+          std::find(types.begin(), types.end(), assertion.type) == types.end())
+        types.emplace_back(assertion.type);
+    return types;
   }
   if (!type->is_array()) return {known(*type)};
   std::vector<std::string> types;
@@ -188,7 +206,6 @@ std::optional<std::vector<const Value*>> SchemaCompiler::fixed_values(const Plac
   const Value* list = place.schema.find("enum");
   const Value* constant = place.schema.find("const");
   if (!list && !constant) return std::nullopt;
-  if (list && constant) unsupported(place.where, "const next to enum is not supported");
   std::vector<const Value*> values;
   const std::vector<std::string> types = types_of(place);
   const auto add = [&](const Value& value) {
@@ -236,60 +253,71 @@ void SchemaCompiler::define(StateId start, StateId end, const Place& place) {
   for (const std::string& type : types) define_type(type, start, end, place);
 }
 
-int64_t SchemaCompiler::count(const Place& place, const char* keyword, int64_t missing) const {
+std::optional<uint32_t> SchemaCompiler::count(const Place& place, const char* keyword) const {
   const Value* value = place.schema.find(keyword);
-  if (!value) return missing;
-  const auto number = value->is_number() ? value->as_int64() : std::nullopt;
-  if (!number || *number < 0)
+  if (!value) return std::nullopt;
+  const auto number = value->is_number() ? Decimal::parse(value->lexeme()) : std::nullopt;
+  if (!value->is_number() || (number && (number->negative || !number->fraction.empty())))
     invalid(place.where, std::string(keyword) + ": has to be a whole number that is not negative");
-  // More than the nodes that are left would be refused anyway, after making them.
-  if (*number > static_cast<int64_t>(limits_.max_nodes))
-    throw Error(ErrorCode::kResourceExhausted, place.where + ": " + keyword + " is more than " +
-                                                   std::to_string(limits_.max_nodes));
-  return *number;
+  constexpr size_t kMaxDigits = 9;
+  if (!number || number->integer.size() > kMaxDigits)
+    throw Error(ErrorCode::kResourceExhausted, place.where + ": " + keyword + " has more than " +
+                                                   std::to_string(kMaxDigits) + " digits");
+  uint32_t count = 0;
+  for (const char digit : number->integer) count = count * 10 + static_cast<uint32_t>(digit - '0');
+  return count;
 }
 
-SchemaCompiler::Parts::Length SchemaCompiler::length_of(const Place& place) const {
-  Parts::Length length;
-  length.min = count(place, "minLength", 0);
-  if (place.schema.find("maxLength")) length.max = count(place, "maxLength", 0);
-  if (length.max && *length.max < length.min)
+StringLimits SchemaCompiler::string_limits_of(const Place& place) const {
+  StringLimits limits;
+  limits.min_length = count(place, "minLength").value_or(0);
+  limits.max_length = count(place, "maxLength");
+  if (limits.max_length && *limits.max_length < limits.min_length)
     invalid(place.where, "maxLength: is less than minLength");
-  return length;
+  const auto text = [&](const char* keyword) -> std::optional<std::string> {
+    const Value* value = place.schema.find(keyword);
+    if (!value) return std::nullopt;
+    if (!value->is_string()) invalid(place.where, std::string(keyword) + ": has to be a string");
+    return value->as_string();
+  };
+  limits.pattern = text("pattern");
+  limits.format = text("format");
+  if (limits.format && !find_string_format(*limits.format))
+    unsupported(place.where, "format " + json::quoted(*limits.format) + " is not supported");
+  return limits;
 }
 
-IntegerRange SchemaCompiler::range_of(const Place& place, bool integer) const {
-  // Bounds on integers round inwards; those of other numbers have to be whole.
-  const auto bound = [&](const char* keyword, bool lower) -> std::optional<int64_t> {
+NumberLimits SchemaCompiler::number_limits_of(const Place& place, bool integer) const {
+  NumberLimits limits;
+  limits.integer = integer;
+  const auto decimal = [&](const char* keyword) -> std::optional<Decimal> {
     const Value* value = place.schema.find(keyword);
     if (!value) return std::nullopt;
     if (!value->is_number()) invalid(place.where, std::string(keyword) + ": has to be a number");
-    const double number = value->as_double();
-    if (std::abs(number) > double(kMaxBoundedInteger))
-      unsupported(place.where, std::string(keyword) + " beyond 10^18 is not supported");
-    if (!integer && number != std::trunc(number))
-      unsupported(place.where, std::string(keyword) + " that is not whole is not supported");
-    if (const auto exact = value->as_int64()) return exact;
-    return static_cast<int64_t>(lower ? std::ceil(number) : std::floor(number));
+    const auto parsed = Decimal::parse(value->lexeme());
+    if (!parsed)
+      unsupported(place.where, std::string(keyword) +
+                                   " with more than 30 digits on one side of "
+                                   "its point is not supported");
+    return parsed;
   };
-  IntegerRange range = {bound("minimum", true), bound("maximum", false)};
-  const auto exclude = [&](const char* keyword, bool lower, std::optional<int64_t>& limit) {
-    const Value* value = place.schema.find(keyword);
-    if (!value) return;
-    if (!integer) unsupported(place.where, std::string(keyword) + " is supported for integers");
-    // The nearest whole number beyond the excluded one.
-    std::optional<int64_t> next = bound(keyword, lower);
-    if (value->as_double() == double(*next)) *next += lower ? 1 : -1;
-    if (!limit)
-      limit = next;
-    else
-      limit = lower ? std::max(*limit, *next) : std::min(*limit, *next);
+  // Of an inclusive and an exclusive bound the tighter one counts.
+  const auto bound = [&](const char* inclusive, const char* exclusive, bool low) {
+    std::optional<NumberLimits::Bound> tightest;
+    if (const auto value = decimal(inclusive)) tightest = {*value, true};
+    if (const auto value = decimal(exclusive))
+      if (!tightest || !(low ? less(*value, tightest->value) : less(tightest->value, *value)))
+        tightest = {*value, false};
+    return tightest;
   };
-  exclude("exclusiveMinimum", true, range.min);
-  exclude("exclusiveMaximum", false, range.max);
-  if (range.min && range.max && *range.min > *range.max)
+  limits.low = bound("minimum", "exclusiveMinimum", true);
+  limits.high = bound("maximum", "exclusiveMaximum", false);
+  if (limits.low && limits.high && less(limits.high->value, limits.low->value))
     invalid(place.where, "no number lies between its bounds");
-  return range;
+  limits.multiple_of = decimal("multipleOf");
+  if (limits.multiple_of && (limits.multiple_of->negative || limits.multiple_of->is_zero()))
+    invalid(place.where, "multipleOf: has to be more than 0");
+  return limits;
 }
 
 void SchemaCompiler::define_type(const std::string& type, StateId start, StateId end,
@@ -298,15 +326,14 @@ void SchemaCompiler::define_type(const std::string& type, StateId start, StateId
   if (type == "array") return define_array(start, end, place);
   RuleId rule = 0;
   if (type == "string") {
-    const Parts::Length length = length_of(place);
-    rule = length.min == 0 && !length.max ? json_.string() : json_.string(length.min, length.max);
+    rule = json_.strings().rule(string_limits_of(place), Writing::kJson, place.where);
   } else if (type == "number" || type == "integer") {
     const bool integer = type == "integer";
-    const IntegerRange range = range_of(place, integer);
-    if (!range.min && !range.max)
-      rule = integer ? json_.integer() : json_.number();
+    const NumberLimits limits = number_limits_of(place, integer);
+    if (limits.any())
+      rule = add_number_rule(builder_, limits);
     else
-      rule = integer ? json_.integer(range) : json_.number(range);
+      rule = integer ? json_.integer() : json_.number();
   } else {
     rule = type == "boolean" ? json_.boolean() : json_.null();
   }
@@ -329,7 +356,12 @@ std::vector<SchemaCompiler::Property> SchemaCompiler::properties_of(const Place&
     for (const Value& name : required->items()) {
       if (!name.is_string()) invalid(place.where, "required: has to be a list of strings");
       const auto [found, added] = places.emplace(name.as_string(), properties.size());
-      if (added) properties.push_back({name.as_string(), nullptr, place.where, true});
+      if (added) {
+        // Not among the properties: what is said of all others holds for it.
+        const Value* schema = place.schema.find("additionalProperties");
+        properties.push_back(
+            {name.as_string(), schema, place.where + ".additionalProperties", true});
+      }
       properties[found->second].required = true;
     }
   }
@@ -352,13 +384,9 @@ void SchemaCompiler::define_object(StateId start, StateId end, const Place& plac
             ? rule_of(*additional, place.where + ".additionalProperties", place.depth + 1)
             : json_.value();
     const StateId member = builder_.add_state(), behind = builder_.add_state();
-    builder_.add_edge(none_yet, '}', '}', end);
-    builder_.add_jump(none_yet, member);
     const StateId key = builder_.add_called(member, json_.string());
     builder_.add_call(builder_.add_literal(key, ": "), value, behind);
-    builder_.add_literal(behind, ", ", member);
-    builder_.add_edge(behind, '}', '}', end);
-    return;
+    return json_.add_elements(none_yet, member, behind, '}', end);
   }
   StateId some = builder_.add_state();
   for (const Property& property : properties) {
@@ -387,16 +415,15 @@ void SchemaCompiler::define_array(StateId start, StateId end, const Place& place
   const Value* items = place.schema.find("items");
   const RuleId item =
       items ? rule_of(*items, place.where + ".items", place.depth + 1) : json_.value();
-  const int64_t min = count(place, "minItems", 0);
-  const bool bounded = place.schema.find("maxItems") != nullptr;
-  const int64_t max = count(place, "maxItems", 0);
-  if (bounded && max < min) invalid(place.where, "maxItems: is less than minItems");
+  const uint32_t min = count(place, "minItems").value_or(0);
+  const std::optional<uint32_t> max = count(place, "maxItems");
+  if (max && *max < min) invalid(place.where, "maxItems: is less than minItems");
   StateId state = builder_.add_literal(start, "[");
-  for (int64_t n = 0;; ++n) {
+  for (uint32_t n = 0;; ++n) {
     if (n >= min) builder_.add_edge(state, ']', ']', end);
-    if (bounded && n == max) return;
+    if (max && n == *max) return;
     const StateId before = n == 0 ? state : builder_.add_literal(state, ", ");
-    if (!bounded && n > 0 && n >= min) {
+    if (!max && n > 0 && n >= min) {
       builder_.add_call(before, item, state);
       return;
     }
@@ -469,7 +496,7 @@ void SchemaCompiler::split(const Value& schema, const std::string& where, int de
   }
   for (const std::string& type : types) {
     if (type == "string") {
-      parts.strings.push_back(length_of(place));
+      parts.strings.push_back(string_limits_of(place));
       continue;
     }
     parts.others.push_back(builder_.add_rule());

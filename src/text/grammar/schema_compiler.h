@@ -6,8 +6,10 @@
 //   type (one or several), enum, const, anyOf, $ref and $defs, also recursive
 //   object: properties, required, additionalProperties (as a schema where nothing is named)
 //   array:  items, minItems, maxItems
-//   string: minLength, maxLength
-//   number, integer: minimum, maximum, exclusiveMinimum, exclusiveMaximum (whole numbers)
+//   string: minLength, maxLength, pattern, format (those of string_format.h)
+//   number, integer: minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf
+//
+// A schema without a type has those that its keywords speak of, and any when there are none.
 #pragma once
 
 #include <map>
@@ -42,11 +44,7 @@ class SchemaCompiler {
 
   /// A schema in parts: strings are written verbatim in tool markup, everything else as JSON.
   struct Parts {
-    struct Length {
-      int64_t min = 0;
-      std::optional<int64_t> max;
-    };
-    std::vector<Length> strings;        // free strings of some lengths
+    std::vector<StringLimits> strings;
     std::vector<std::string> literals;  // strings of an enum or const
     std::vector<RuleId> others;         // JSON that is no string
   };
@@ -71,9 +69,9 @@ class SchemaCompiler {
   const json::Value& resolve(const std::string& ref, const std::string& where) const;
   std::vector<std::string> types_of(const Place& place) const;
   std::optional<std::vector<const json::Value*>> fixed_values(const Place& place) const;
-  Parts::Length length_of(const Place& place) const;
-  IntegerRange range_of(const Place& place, bool integer) const;
-  int64_t count(const Place& place, const char* keyword, int64_t missing) const;
+  StringLimits string_limits_of(const Place& place) const;
+  NumberLimits number_limits_of(const Place& place, bool integer) const;
+  std::optional<uint32_t> count(const Place& place, const char* keyword) const;
 
   const json::Value& root_;
   const std::string where_;
