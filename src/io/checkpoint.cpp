@@ -281,6 +281,15 @@ struct Checkpoint::State {
   }
 };
 
+std::string describe(const StoredTensor& tensor) {
+  return std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+}
+
+std::string mismatch(const StoredTensor& tensor, std::string_view expected) {
+  return tensor.file->path() + ": tensor " + json::quoted(tensor.name) + ": expected " +
+         std::string(expected) + ", found " + describe(tensor);
+}
+
 Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;

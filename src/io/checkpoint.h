@@ -31,6 +31,11 @@ struct StoredTensor {
   }
 };
 
+/// "BF16 [3, 4]"
+std::string describe(const StoredTensor& tensor);
+/// The one form of a complaint about a tensor that is there: file, tensor, expected and found.
+std::string mismatch(const StoredTensor& tensor, std::string_view expected);
+
 /// A further directory that supplies some tensors, for instance the engram tables of the original
 /// checkpoint beside a quantised one. Only tensors whose name contains `name_part` are taken; they
 /// replace those of the main directory.

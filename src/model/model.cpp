@@ -10,6 +10,7 @@
 #include "model/block.h"
 #include "model/engram_hash.h"
 #include "model/rope_tables.h"
+#include "model/tensor_table.h"
 #include "model/weight_loader.h"
 #include "model/workspace.h"
 #include "ops/embedding.h"
@@ -60,6 +61,7 @@ experts::ExpertWeights load_experts(const ModelConfig& config, WeightLoader& loa
 
 Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const ModelOptions& options)
     : checkpoint(std::move(checkpoint_in)), config(std::move(config_in)) {
+  require_complete(account(checkpoint, config), checkpoint);
   WeightLoader loader(checkpoint, memory);
   embed = loader.linear("embed", config.vocab_size, config.hidden_size);
   head = loader.linear("head", config.vocab_size, config.hidden_size);
@@ -90,6 +92,7 @@ Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const Mod
   experts::ExpertWeights expert_weights = load_experts(config, loader);
   experts = options.make_experts ? options.make_experts(std::move(expert_weights))
                                  : std::make_unique<experts::CpuExperts>(std::move(expert_weights));
+  for (const io::MappedFile& file : checkpoint.files()) file.check_unchanged();
 }
 
 void Model::Impl::check(const StepContext& ctx, std::span<const int32_t> token_ids) const {

@@ -29,8 +29,9 @@ struct ModelOptions {
 class Model {
  public:
   /// Takes the checkpoint over; weights that need no change stay mapped. The engram id map is
-  /// engram_token_map.i32 in the checkpoint's directory. Throws kDataCorrupt naming tensor,
-  /// expected and found shape.
+  /// engram_token_map.i32 in the checkpoint's directory. Throws kDataCorrupt when a tensor is
+  /// missing, of another shape or dtype or of an unknown name (each with file, tensor, expected and
+  /// found), kIo when a file became shorter meanwhile.
   static std::unique_ptr<Model> load(io::Checkpoint checkpoint, ModelConfig config,
                                      const ModelOptions& options = {});
   ~Model();

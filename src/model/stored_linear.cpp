@@ -16,14 +16,9 @@ constexpr int64_t kScaleBlock = 32;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-std::string describe(DType dtype, std::span<const int64_t> shape) {
-  return std::string(dtype_name(dtype)) + " " + io::shape_text(shape);
-}
-
 [[noreturn]] void fail(const io::StoredTensor& tensor, const std::string& expected,
                        ErrorCode code = ErrorCode::kDataCorrupt) {
-  throw Error(code, tensor.file->path() + ": tensor " + json::quoted(tensor.name) + ": expected " +
-                        expected + ", found " + describe(tensor.dtype, tensor.shape));
+  throw Error(code, io::mismatch(tensor, expected));
 }
 
 void expect(const io::StoredTensor& tensor, std::initializer_list<DType> dtypes,
@@ -163,6 +158,26 @@ std::optional<StoredLinear> find_linear(const io::Checkpoint& checkpoint, const 
            "F32, F16, BF16, F8_E4M3 or I8 " + io::shape_text(std::array{out_features, in_features}),
            ErrorCode::kUnsupported);
   }
+}
+
+std::vector<StoredLinear> find_grouped_linear(const io::Checkpoint& checkpoint,
+                                              const std::string& module, int64_t num_groups,
+                                              int64_t out_features, int64_t in_features) {
+  if (const auto whole = find_linear(checkpoint, module, num_groups * out_features, in_features))
+    return {*whole};
+  std::vector<StoredLinear> slices;
+  for (int64_t i = 0; i < num_groups; ++i) {
+    const std::string name = module + ".slice." + std::to_string(i);
+    const auto slice = find_linear(checkpoint, name, out_features, in_features);
+    if (!slice && i == 0) return {};
+    if (!slice)
+      throw Error(ErrorCode::kDataCorrupt,
+                  checkpoint.directory() + ": tensor " + json::quoted(name + ".trellis") +
+                      ": expected a matrix " +
+                      io::shape_text(std::array{out_features, in_features}) + ", found none");
+    slices.push_back(*slice);
+  }
+  return slices;
 }
 
 }  // namespace onecard::model

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/checkpoint.h"
 #include "quant/exl3/matrix.h"
@@ -42,5 +43,13 @@ struct StoredLinear {
 /// 128).
 std::optional<StoredLinear> find_linear(const io::Checkpoint& checkpoint, const std::string& module,
                                         int64_t out_features, int64_t in_features);
+
+/// A block-diagonal module: num_groups matrices [out_features, in_features]. One result when they
+/// lie one behind the other in `module`, num_groups when each is a module `module`.slice.N of its
+/// own, none when the checkpoint has neither. Throws what find_linear throws, and kDataCorrupt when
+/// a slice is missing.
+std::vector<StoredLinear> find_grouped_linear(const io::Checkpoint& checkpoint,
+                                              const std::string& module, int64_t num_groups,
+                                              int64_t out_features, int64_t in_features);
 
 }  // namespace onecard::model

@@ -115,10 +115,6 @@ std::optional<TensorGroup> ignored_group(std::string_view name) {
   return std::nullopt;
 }
 
-std::string describe(const io::StoredTensor& tensor) {
-  return std::string(dtype_name(tensor.dtype)) + " " + io::shape_text(tensor.shape);
-}
-
 bool is_plain(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
 }
@@ -155,9 +151,7 @@ class Accountant {
       }
       account_.unknown.num_tensors += 1;
       account_.unknown.bytes += int64_t(tensor.bytes.size());
-      add_error(tensor.file->path() + ": tensor " + json::quoted(tensor.name) +
-                ": expected a tensor of this model, found " + describe(tensor) +
-                " of an unknown name");
+      add_error(io::mismatch(tensor, "a tensor of this model") + " of an unknown name");
     }
   }
 
@@ -170,29 +164,14 @@ class Accountant {
     }
     mark(*found, spec.group, spec.used ? account_.used : account_.ignored);
     check_shape(*found, spec.shape);
-    if (!is_plain(found->dtype))
-      add_error(place(*found) + "expected F32, F16 or BF16, found " + describe(*found));
+    if (!is_plain(found->dtype)) add_error(io::mismatch(*found, "F32, F16 or BF16"));
   }
 
   void linear(const ModuleSpec& spec) {
-    if (const std::optional<StoredLinear> found =
-            find_linear(checkpoint_, spec.name, spec.shape[0], spec.shape[1])) {
-      count(spec, *found);
-      return;
-    }
-    if (spec.num_slices == 1 || !has_module(slice_name(spec, 0))) {
-      missing(spec.name + ".weight", spec.shape);
-      return;
-    }
-    for (int64_t i = 0; i < spec.num_slices; ++i) {
-      const std::string name = slice_name(spec, i);
-      const int64_t rows = spec.shape[0] / spec.num_slices;
-      if (const std::optional<StoredLinear> found =
-              find_linear(checkpoint_, name, rows, spec.shape[1]))
-        count(spec, *found);
-      else
-        missing(name + ".trellis", std::array{rows, spec.shape[1]});
-    }
+    const std::vector<StoredLinear> found = find_grouped_linear(
+        checkpoint_, spec.name, spec.num_slices, spec.shape[0] / spec.num_slices, spec.shape[1]);
+    if (found.empty()) missing(spec.name + ".weight", spec.shape);
+    for (const StoredLinear& linear : found) count(spec, linear);
   }
 
   void table(const ModuleSpec& spec) {
@@ -204,9 +183,7 @@ class Accountant {
     mark(*weight, spec.group, account_.used);
     check_shape(*weight, spec.shape);
     if (weight->dtype != DType::kF8E4m3) {
-      if (!is_plain(weight->dtype))
-        add_error(place(*weight) + "expected F8_E4M3, F32, F16 or BF16, found " +
-                  describe(*weight));
+      if (!is_plain(weight->dtype)) add_error(io::mismatch(*weight, "F8_E4M3, F32, F16 or BF16"));
       return;
     }
     const std::array<int64_t, 2> scale_shape{spec.shape[0], spec.shape[1] / kTableScaleBlock};
@@ -217,17 +194,7 @@ class Accountant {
     }
     mark(*scale, spec.group, account_.used);
     check_shape(*scale, scale_shape);
-    if (scale->dtype != DType::kF8E8m0)
-      add_error(place(*scale) + "expected F8_E8M0, found " + describe(*scale));
-  }
-
-  static std::string slice_name(const ModuleSpec& spec, int64_t slice_idx) {
-    return spec.name + ".slice." + std::to_string(slice_idx);
-  }
-
-  bool has_module(const std::string& name) const {
-    return checkpoint_.find(name + ".trellis") != nullptr ||
-           checkpoint_.find(name + ".weight") != nullptr;
+    if (scale->dtype != DType::kF8E8m0) add_error(io::mismatch(*scale, "F8_E8M0"));
   }
 
   void count(const ModuleSpec& spec, const StoredLinear& found) {
@@ -258,7 +225,7 @@ class Accountant {
     };
     mark_all(spec.name);
     for (int64_t i = 0; i < spec.num_slices && spec.num_slices > 1; ++i)
-      mark_all(slice_name(spec, i));
+      mark_all(spec.name + ".slice." + std::to_string(i));
   }
 
   size_t position(const io::StoredTensor& tensor) const {
@@ -274,14 +241,9 @@ class Accountant {
     }
   }
 
-  static std::string place(const io::StoredTensor& tensor) {
-    return tensor.file->path() + ": tensor " + json::quoted(tensor.name) + ": ";
-  }
-
   void check_shape(const io::StoredTensor& tensor, std::span<const int64_t> shape) {
     if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end()))
-      add_error(place(tensor) + "expected the shape " + io::shape_text(shape) + ", found " +
-                describe(tensor));
+      add_error(io::mismatch(tensor, "the shape " + io::shape_text(shape)));
   }
 
   void missing(const std::string& name, std::span<const int64_t> shape) {

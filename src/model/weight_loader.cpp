@@ -1,9 +1,10 @@
 #include "model/weight_loader.h"
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/safetensors.h"
 #include "quant/exl3/layout.h"
 #include "tensor/dtype.h"
@@ -17,18 +18,6 @@ int64_t num_elements(const io::StoredTensor& tensor) {
   int64_t count = 1;
   for (const int64_t dim : tensor.shape) count *= dim;
   return count;
-}
-
-[[noreturn]] void refuse(const io::StoredTensor& tensor, const std::string& expected) {
-  throw Error(ErrorCode::kDataCorrupt,
-              tensor.file->path() + ": " + std::string(tensor.name) + ": expected " + expected +
-                  ", found " + dtype_name(tensor.dtype) + " " + io::shape_text(tensor.shape));
-}
-
-/// [rows, cols], with leading dimensions taken together.
-void require_matrix(const io::StoredTensor& tensor, int64_t rows, int64_t cols) {
-  if (tensor.shape.empty() || tensor.shape.back() != cols || num_elements(tensor) != rows * cols)
-    refuse(tensor, "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]");
 }
 
 void to_f32(const io::StoredTensor& tensor, float* out) {
@@ -49,7 +38,7 @@ void to_f32(const io::StoredTensor& tensor, float* out) {
     case DType::kF16:
       return half(f16_to_f32);
     default:
-      refuse(tensor, "F32, BF16 or F16");
+      throw Error(ErrorCode::kDataCorrupt, io::mismatch(tensor, "F32, BF16 or F16"));
   }
 }
 
@@ -70,7 +59,9 @@ const std::byte* WeightLoader::bytes_of(const io::StoredTensor& tensor, bool kee
 
 View<const float> WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols) {
   const io::StoredTensor& tensor = checkpoint_.at(name);
-  require_matrix(tensor, rows, cols);
+  if (num_elements(tensor) != rows * cols)
+    throw Error(ErrorCode::kDataCorrupt,
+                io::mismatch(tensor, io::shape_text(std::array{rows, cols})));
   auto* values = reinterpret_cast<float*>(memory_.allocate(rows * cols * int64_t(sizeof(float))));
   to_f32(tensor, values);
   return {values, rows, cols};
@@ -80,156 +71,117 @@ std::span<const float> WeightLoader::vector(const std::string& name, int64_t siz
   return matrix(name, 1, size).row_span(0);
 }
 
-bool WeightLoader::is_exl3(const std::string& name) const {
-  return checkpoint_.find(name + ".trellis") != nullptr;
+void WeightLoader::missing(const std::string& name, int64_t out_features,
+                           int64_t in_features) const {
+  throw Error(ErrorCode::kDataCorrupt, checkpoint_.directory() + ": tensor " +
+                                           json::quoted(name + ".weight") + ": expected " +
+                                           io::shape_text(std::array{out_features, in_features}) +
+                                           ", found none");
+}
+
+StoredLinear WeightLoader::stored(const std::string& name, int64_t out_features,
+                                  int64_t in_features) const {
+  const auto found = find_linear(checkpoint_, name, out_features, in_features);
+  if (!found) missing(name, out_features, in_features);
+  return *found;
 }
 
 ops::LinearWeight WeightLoader::linear(const std::string& name, int64_t out_features,
                                        int64_t in_features) {
-  return is_exl3(name) ? exl3_linear(name, out_features, in_features)
-                       : stored_linear(name, out_features, in_features, false);
+  return load(stored(name, out_features, in_features), false);
 }
 
-ops::LinearWeight WeightLoader::stored_linear(const std::string& name, int64_t out_features,
-                                              int64_t in_features, bool keep_mapped) {
-  const io::StoredTensor& tensor = checkpoint_.at(name + ".weight");
+ops::LinearWeight WeightLoader::load(const StoredLinear& stored, bool keep_mapped) {
   ops::LinearWeight weight;
-  weight.in_features = in_features;
-  weight.out_features = out_features;
-  int64_t scale_rows = 0;
-  switch (tensor.dtype) {
-    case DType::kF32:
-      weight.format = Format::kF32;
+  weight.in_features = stored.in_features;
+  weight.out_features = stored.out_features;
+  switch (stored.format) {
+    case WeightFormat::kPlain:
+      weight.format = stored.weight->dtype == DType::kF32   ? Format::kF32
+                      : stored.weight->dtype == DType::kF16 ? Format::kF16
+                                                            : Format::kBf16;
       break;
-    case DType::kF16:
-      weight.format = Format::kF16;
-      break;
-    case DType::kBf16:
-      weight.format = Format::kBf16;
-      break;
-    case DType::kF8E4m3:
+    case WeightFormat::kFp8:
       weight.format = Format::kFp8Block32;
-      scale_rows = (out_features + 31) / 32;
       break;
-    case DType::kI8:
-    case DType::kU8:
+    case WeightFormat::kFp4:
       weight.format = Format::kFp4Block32;
-      scale_rows = out_features;
       break;
-    default:
-      refuse(tensor, "F32, BF16, F16, F8_E4M3 or packed FP4 (I8)");
+    case WeightFormat::kExl3: {
+      const int64_t band_bytes = exl3::group_bytes(stored.in_features, stored.out_features,
+                                                   stored.bits, exl3::Layout::kBand);
+      std::byte* tiles = memory_.allocate(stored.out_features / exl3::kGroupDim * band_bytes);
+      weight.format = Format::kExl3;
+      weight.exl3 = exl3::reorder(exl3_native(stored), exl3::Layout::kBand, tiles, band_bytes);
+      io::Checkpoint::drop_pages(*stored.trellis);
+      return weight;
+    }
   }
-  require_matrix(tensor, out_features,
-                 weight.format == Format::kFp4Block32 ? in_features / 2 : in_features);
-  weight.data = bytes_of(tensor, keep_mapped);
-  if (scale_rows > 0) {
-    const io::StoredTensor& scale = checkpoint_.at(name + ".scale");
-    if (scale.dtype != DType::kF8E8m0) refuse(scale, "F8_E8M0");
-    require_matrix(scale, scale_rows, (in_features + 31) / 32);
-    weight.scales = reinterpret_cast<const uint8_t*>(bytes_of(scale, keep_mapped));
-  }
+  weight.data = bytes_of(*stored.weight, keep_mapped);
+  if (stored.scale != nullptr)
+    weight.scales = reinterpret_cast<const uint8_t*>(bytes_of(*stored.scale, keep_mapped));
   return weight;
 }
 
-std::span<const uint16_t> WeightLoader::exl3_scales(const std::string& name, const char* scales,
-                                                    const char* signs, int64_t size) {
+std::span<const uint16_t> WeightLoader::exl3_scales(const io::StoredTensor& tensor, bool signs_only,
+                                                    int64_t size) {
   auto* out = reinterpret_cast<uint16_t*>(memory_.allocate(size * int64_t(sizeof(uint16_t))));
-  if (const io::StoredTensor* tensor = checkpoint_.find(name + scales)) {
-    if (tensor->dtype != DType::kF16) refuse(*tensor, "F16");
-    require_matrix(*tensor, 1, size);
-    std::memcpy(out, tensor->bytes.data(), tensor->bytes.size());
-  } else {
-    const io::StoredTensor& words = checkpoint_.at(name + signs);
-    if (words.dtype != DType::kI16 && words.dtype != DType::kU16) refuse(words, "I16");
-    require_matrix(words, 1, size / 16);
-    std::vector<uint16_t> copy(size_t(size / 16));
-    std::memcpy(copy.data(), words.bytes.data(), words.bytes.size());
-    exl3::unpack_signs(copy, {out, size_t(size)});
+  const std::span<uint16_t> scales{out, size_t(size)};
+  if (!signs_only) {
+    io::Checkpoint::read(tensor, 0, std::as_writable_bytes(scales));
+    return scales;
   }
-  return {out, size_t(size)};
+  std::vector<uint16_t> words(size_t(size) / 16);
+  io::Checkpoint::read(tensor, 0, std::as_writable_bytes(std::span(words)));
+  exl3::unpack_signs(words, scales);
+  return scales;
 }
 
-exl3::MatrixView WeightLoader::exl3_native(const std::string& name, int64_t out_features,
-                                           int64_t in_features) {
-  const io::StoredTensor& trellis = checkpoint_.at(name + ".trellis");
-  const int64_t words = trellis.shape.empty() ? 0 : trellis.shape.back();
-  if ((trellis.dtype != DType::kI16 && trellis.dtype != DType::kU16) || trellis.shape.size() != 3 ||
-      trellis.shape[0] * 16 != in_features || trellis.shape[1] * 16 != out_features ||
-      words % 16 != 0 || words < 16 || words > 128 || in_features % exl3::kGroupDim != 0 ||
-      out_features % exl3::kGroupDim != 0)
-    refuse(trellis, "I16 [" + std::to_string(in_features / 16) + ", " +
-                        std::to_string(out_features / 16) +
-                        ", 16 K] with K of 1..8, from dimensions that are multiples of 128");
-  if (const io::StoredTensor* bias = checkpoint_.find(name + ".bias"))
-    refuse(*bias, "no bias: the model has none");
+exl3::MatrixView WeightLoader::exl3_native(const StoredLinear& stored) {
   exl3::MatrixView matrix;
-  matrix.in_features = in_features;
-  matrix.out_features = out_features;
-  matrix.bits = int(words / 16);
-  const io::StoredTensor* mul1 = checkpoint_.find(name + ".mul1");
-  const io::StoredTensor* mcg = checkpoint_.find(name + ".mcg");
-  if (mul1 != nullptr && mcg != nullptr) refuse(*mcg, "one codebook, not mul1 and mcg together");
-  matrix.codebook = mul1 != nullptr  ? exl3::Codebook::kMul1
-                    : mcg != nullptr ? exl3::Codebook::kMcg
-                                     : exl3::Codebook::k3Inst;
-  matrix.data = trellis.bytes.data();
-  matrix.suh = exl3_scales(name, ".suh", ".su", in_features);
-  matrix.svh = exl3_scales(name, ".svh", ".sv", out_features);
+  matrix.in_features = stored.in_features;
+  matrix.out_features = stored.out_features;
+  matrix.bits = stored.bits;
+  matrix.codebook = stored.codebook;
+  matrix.data = stored.trellis->bytes.data();
+  matrix.suh = exl3_scales(*stored.in_scale, stored.in_signs_only, stored.in_features);
+  matrix.svh = exl3_scales(*stored.out_scale, stored.out_signs_only, stored.out_features);
   return matrix;
-}
-
-ops::LinearWeight WeightLoader::exl3_linear(const std::string& name, int64_t out_features,
-                                            int64_t in_features) {
-  const exl3::MatrixView native = exl3_native(name, out_features, in_features);
-  const int64_t band_bytes =
-      exl3::group_bytes(in_features, out_features, native.bits, exl3::Layout::kBand);
-  std::byte* tiles = memory_.allocate(out_features / exl3::kGroupDim * band_bytes);
-  ops::LinearWeight weight;
-  weight.format = Format::kExl3;
-  weight.in_features = in_features;
-  weight.out_features = out_features;
-  weight.exl3 = exl3::reorder(native, exl3::Layout::kBand, tiles, band_bytes);
-  io::Checkpoint::drop_pages(checkpoint_.at(name + ".trellis"));
-  return weight;
 }
 
 std::vector<ops::LinearWeight> WeightLoader::grouped_linear(const std::string& name,
                                                             int64_t num_groups,
                                                             int64_t out_features,
                                                             int64_t in_features) {
+  const std::vector<StoredLinear> found =
+      find_grouped_linear(checkpoint_, name, num_groups, out_features, in_features);
+  if (found.empty()) missing(name, num_groups * out_features, in_features);
   std::vector<ops::LinearWeight> groups;
-  if (is_exl3(name + ".slice.0")) {
+  for (const StoredLinear& part : found) groups.push_back(load(part, false));
+  if (found.size() == 1) {
+    const ops::LinearWeight whole = groups[0];
+    groups.clear();
     for (int64_t g = 0; g < num_groups; ++g)
-      groups.push_back(linear(name + ".slice." + std::to_string(g), out_features, in_features));
-    return groups;
+      groups.push_back(whole.out_rows(g * out_features, (g + 1) * out_features));
   }
-  const ops::LinearWeight whole = linear(name, num_groups * out_features, in_features);
-  for (int64_t g = 0; g < num_groups; ++g)
-    groups.push_back(whole.out_rows(g * out_features, (g + 1) * out_features));
   return groups;
 }
 
 experts::ExpertMatrices WeightLoader::expert(const std::string& name, int64_t hidden,
                                              int64_t intermediate) {
-  const std::string w1 = name + ".w1", w2 = name + ".w2", w3 = name + ".w3";
-  if (!is_exl3(w1) || !is_exl3(w2) || !is_exl3(w3)) {
-    const auto one = [&](const std::string& module, int64_t out, int64_t in) {
-      return is_exl3(module) ? exl3_linear(module, out, in) : stored_linear(module, out, in, true);
-    };
-    return {one(w1, intermediate, hidden), one(w3, intermediate, hidden),
-            one(w2, hidden, intermediate)};
-  }
-  const exl3::ExpertView native{exl3_native(w1, intermediate, hidden),
-                                exl3_native(w3, intermediate, hidden),
-                                exl3_native(w2, hidden, intermediate)};
-  if (native.gate.codebook != native.up.codebook || native.gate.codebook != native.down.codebook)
-    return {exl3_linear(w1, intermediate, hidden), exl3_linear(w3, intermediate, hidden),
-            exl3_linear(w2, hidden, intermediate)};
-  const exl3::ExpertLayout layout(hidden, intermediate, native.gate.bits, native.up.bits,
-                                  native.down.bits);
+  const StoredLinear gate = stored(name + ".w1", intermediate, hidden);
+  const StoredLinear up = stored(name + ".w3", intermediate, hidden);
+  const StoredLinear down = stored(name + ".w2", hidden, intermediate);
+  const auto is_exl3 = [&](const StoredLinear& stored) {
+    return stored.format == WeightFormat::kExl3 && stored.codebook == gate.codebook;
+  };
+  if (!is_exl3(gate) || !is_exl3(up) || !is_exl3(down))
+    return {load(gate, true), load(up, true), load(down, true)};
+  const exl3::ExpertView native{exl3_native(gate), exl3_native(up), exl3_native(down)};
+  const exl3::ExpertLayout layout(hidden, intermediate, gate.bits, up.bits, down.bits);
   std::byte* record = memory_.allocate(layout.record_bytes());
   layout.write(native, {record, size_t(layout.record_bytes())});
-  const exl3::ExpertView view = layout.view(record, native.gate.codebook);
+  const exl3::ExpertView view = layout.view(record, gate.codebook);
   const auto weight = [](const exl3::MatrixView& matrix) {
     ops::LinearWeight result;
     result.format = Format::kExl3;
@@ -238,8 +190,8 @@ experts::ExpertMatrices WeightLoader::expert(const std::string& name, int64_t hi
     result.exl3 = matrix;
     return result;
   };
-  for (const std::string& module : {w1, w2, w3})
-    io::Checkpoint::drop_pages(checkpoint_.at(module + ".trellis"));
+  for (const StoredLinear* stored : {&gate, &up, &down})
+    io::Checkpoint::drop_pages(*stored->trellis);
   return {weight(view.gate), weight(view.up), weight(view.down)};
 }
 

@@ -1,5 +1,5 @@
-// Weights by name. What format a module has is read from its tensors: P.trellis is EXL3, P.weight
-// with P.scale is FP8 or FP4, P.weight alone is plain. Owns what cannot stay where it is.
+// Weights by name, in whatever format stored_linear.h finds them. Owns what cannot stay where it
+// is.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 
 #include "experts/expert_weights.h"
 #include "io/checkpoint.h"
+#include "model/stored_linear.h"
 #include "ops/linear.h"
 #include "tensor/buffer.h"
 #include "tensor/view.h"
@@ -31,8 +32,8 @@ class WeightLoader {
   WeightLoader(const io::Checkpoint& checkpoint, WeightMemory& memory)
       : checkpoint_(checkpoint), memory_(memory) {}
 
-  /// The module `name` as W[out, in]; leading dimensions of its tensor are taken together. Throws
-  /// kDataCorrupt naming the tensor, expected and found.
+  /// The module `name` as W[out, in]. Throws what find_linear throws, and kDataCorrupt when there
+  /// is none.
   ops::LinearWeight linear(const std::string& name, int64_t out_features, int64_t in_features);
 
   /// A block-diagonal module: num_groups matrices [out, in], one behind the other in `name`, or
@@ -40,7 +41,7 @@ class WeightLoader {
   std::vector<ops::LinearWeight> grouped_linear(const std::string& name, int64_t num_groups,
                                                 int64_t out_features, int64_t in_features);
 
-  /// A plain tensor as f32 [rows, cols].
+  /// A plain tensor as f32 [rows, cols]; its leading dimensions are taken together.
   View<const float> matrix(const std::string& name, int64_t rows, int64_t cols);
   std::span<const float> vector(const std::string& name, int64_t size);
 
@@ -48,14 +49,14 @@ class WeightLoader {
   experts::ExpertMatrices expert(const std::string& name, int64_t hidden, int64_t intermediate);
 
  private:
-  bool is_exl3(const std::string& name) const;
-  ops::LinearWeight exl3_linear(const std::string& name, int64_t out_features, int64_t in_features);
-  exl3::MatrixView exl3_native(const std::string& name, int64_t out_features, int64_t in_features);
-  std::span<const uint16_t> exl3_scales(const std::string& name, const char* scales,
-                                        const char* signs, int64_t size);
+  [[noreturn]] void missing(const std::string& name, int64_t out_features,
+                            int64_t in_features) const;
+  StoredLinear stored(const std::string& name, int64_t out_features, int64_t in_features) const;
+  ops::LinearWeight load(const StoredLinear& stored, bool keep_mapped);
+  exl3::MatrixView exl3_native(const StoredLinear& stored);
+  std::span<const uint16_t> exl3_scales(const io::StoredTensor& tensor, bool signs_only,
+                                        int64_t size);
   const std::byte* bytes_of(const io::StoredTensor& tensor, bool keep_mapped);
-  ops::LinearWeight stored_linear(const std::string& name, int64_t out_features,
-                                  int64_t in_features, bool keep_mapped);
 
   const io::Checkpoint& checkpoint_;
   WeightMemory& memory_;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "io/safetensors_writer.h"
+#include "model/model.h"
 #include "sparse_checkpoint/sparse_checkpoint.h"
 #include "support/temp_dir.h"
 
@@ -212,6 +213,9 @@ TEST(Account, EveryFormatOfAMatrixIsRecognisedByItsTensors) {
             exl3::Codebook::kMul1);
   EXPECT_EQ(find_linear(*opened.checkpoint, "head", 256, 128)->format, WeightFormat::kPlain);
   EXPECT_FALSE(find_linear(*opened.checkpoint, "layers.0.attn.nothing", 1, 1).has_value());
+
+  const auto model = Model::load(io::Checkpoint::open(opened.dir.path()), small_config());
+  EXPECT_EQ(model->num_layers(), 1);
 }
 
 struct Damage {
@@ -236,6 +240,9 @@ TEST_P(AccountOfDamaged, NamesTheTensor) {
   ASSERT_EQ(result.num_errors, 1) << testing::PrintToString(result.errors);
   for (const char* part : GetParam().expected) EXPECT_THAT(result.errors[0], HasSubstr(part));
   EXPECT_THAT([&] { require_complete(result, *opened.checkpoint); },
+              testing::ThrowsMessage<Error>(HasSubstr(result.errors[0])));
+  // A load refuses it with the same words, before it reads a weight.
+  EXPECT_THAT([&] { Model::load(io::Checkpoint::open(opened.dir.path()), small_config()); },
               testing::ThrowsMessage<Error>(HasSubstr(result.errors[0])));
 }
 
