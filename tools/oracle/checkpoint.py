@@ -1,10 +1,12 @@
-"""Tensors of a checkpoint directory as numpy arrays: F32, BF16, F16, FP8 with 32x32 or 1x32 scales, FP4 with 1x32."""
+"""Tensors of a checkpoint directory as numpy arrays: F32, BF16, F16, FP8 with 32x32 or 1x32 scales, FP4 with 1x32, EXL3."""
 import glob
 import json
 import os
 import struct
 
 import numpy as np
+
+import exl3_vectors
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
@@ -40,6 +42,12 @@ class Checkpoint:
 
     def tensor(self, name):
         """The tensor of this official name, dequantised."""
+        module = name.removesuffix(".weight")
+        if module + ".trellis" in self.where:
+            return self.exl3(module)
+        if module + ".slice.0.trellis" in self.where:
+            slices = sum(n.startswith(module + ".slice.") and n.endswith(".trellis") for n in self.where)
+            return np.concatenate([self.exl3(f"{module}.slice.{i}") for i in range(slices)])
         dtype, data = self.raw(name)
         if dtype == "BF16":
             return (data.astype(np.uint32) << 16).view(np.float32)
@@ -54,3 +62,11 @@ class Checkpoint:
             return value * np.repeat(scale, 32, 1)[:, : value.shape[1]]
         value = E2M1[np.stack((data & 15, data >> 4), -1).reshape(data.shape[0], -1)]
         return value * np.repeat(scale, 32, 1)
+
+    def exl3(self, module):
+        """W[out, in], f64."""
+        _, trellis = self.raw(module + ".trellis")
+        book = next((b for b in ("mul1", "mcg") if f"{module}.{b}" in self.where), "3inst")
+        inner = exl3_vectors.inner_matrix(trellis, trellis.shape[2] // 16, book)
+        scales = [self.raw(f"{module}.{side}")[1] for side in ("suh", "svh")]
+        return exl3_vectors.full_matrix(inner, *scales).T

@@ -56,7 +56,7 @@ CASES = {
     "short": (9, 3, dict(sliding_window=4)),
     "four_thousand": (10, 4096, dict(hidden_size=24, num_hidden_layers=5, compress_ratios=[0, 2, 2, 1, 1],
                                      kv_source_layer_ids=[1, 3], index_source_layer_ids=[1, 3, 4],
-                                     candidate_source_layer_id=3, candidate_topk_blocks=1024, index_topk=4096,
+                                     candidate_source_layer_id=3, candidate_topk_blocks=8, index_topk=8,
                                      num_attention_heads=2, head_dim=20, qk_rope_head_dim=6, o_lora_rank=8,
                                      index_n_heads=2, index_head_dim=12, n_routed_experts=2, sliding_window=64,
                                      moe_intermediate_size=16, engram_layer_ids=[1], vocab_size=40)),
@@ -101,7 +101,7 @@ def golden(name):
         check = run(c, ids, num_prompt, np.float32)
         gap = max(float(np.abs(np.asarray(want[k]) - np.asarray(check[k])).max()) for k in want)
         print(f"{name}: attempt {attempt}, f32 differs by {gap:.1e}", file=sys.stderr)
-        if gap < 2e-5 * max(1, num_prompt / 512):
+        if gap < (2e-5 if num_prompt <= 512 else 5e-5):
             break
     else:
         sys.exit(f"{name}: every attempt has a near-tie")
