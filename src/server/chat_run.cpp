@@ -11,25 +11,13 @@
 namespace onecard::server {
 namespace {
 
-text::ParserStart parser_start(text::OutputStart start) {
-  switch (start) {
-    case text::OutputStart::kReasoning:
-      return text::ParserStart::kReasoning;
-    case text::OutputStart::kContent:
-      return text::ParserStart::kContent;
-    case text::OutputStart::kCalls:
-      return text::ParserStart::kCalls;
-  }
-  return text::ParserStart::kContent;
-}
-
 // What the answer has to keep to: a JSON format, or calls that follow strict schemas. Calls of
 // other tools are the parser's business: it is tolerant where a grammar would not be.
 std::shared_ptr<const text::Grammar> grammar_of(const openai::ChatRequest& request,
                                                 const text::Prompt& prompt) {
   const text::Conversation& conversation = request.conversation;
   text::GrammarRequest wanted;
-  wanted.start = parser_start(prompt.output_start);
+  wanted.start = prompt.output_start;
   wanted.response_format = conversation.response_format;
   wanted.parallel_tool_calls = request.parallel_tool_calls;
   if (conversation.tools_active() &&
@@ -53,7 +41,7 @@ ChatRun run_chat(Service& service, const openai::ChatRequest& request,
   service.check_length(num_prompt_tokens, "messages", fields.max_tokens);
 
   ConstraintOptions constraint;
-  constraint.starts_in_reasoning = prompt.output_start == text::OutputStart::kReasoning;
+  constraint.starts_in_reasoning = prompt.output_start == text::ParserStart::kReasoning;
   constraint.reasoning_budget_tokens = request.thinking_token_budget;
   constraint.forced_after_reasoning = prompt.forced_after_thinking;
   constraint.bad_words = fields.bad_words;
@@ -62,7 +50,7 @@ ChatRun run_chat(Service& service, const openai::ChatRequest& request,
 
   GenerationOptions options;
   options.parser.emplace();
-  options.parser->start = parser_start(prompt.output_start);
+  options.parser->start = prompt.output_start;
   options.parser->continuation = prompt.continuation;
   options.parser->tools = request.conversation.tools;
   options.parser->tool_choice = request.conversation.tool_choice;

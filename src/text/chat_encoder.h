@@ -10,8 +10,6 @@
 
 namespace onecard::text {
 
-using OutputStart = ParserStart;
-
 struct Prompt {
   std::string text;
   /// The parts of `text` that a client wrote; ascending, not overlapping, none empty.

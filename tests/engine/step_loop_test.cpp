@@ -290,6 +290,33 @@ TEST_F(StepLoopTest, AConstraintDecidesWhatMayFollowAndWhenTheEndIsReached) {
   EXPECT_EQ(outcome.finished->reason, FinishReason::kStop);
 }
 
+// A grammar that can read its text in too many ways, for instance.
+class GivesUp final : public TokenConstraint {
+ public:
+  bool restrict_next(std::span<uint64_t>) override {
+    if (++num_tokens_ > 3) throw Error(ErrorCode::kResourceExhausted, "too many ways");
+    return false;
+  }
+  void accept(int32_t) override {}
+
+ private:
+  int num_tokens_ = 0;
+};
+
+TEST_F(StepLoopTest, AConstraintThatGivesUpEndsItsSequenceAlone) {
+  open({.max_num_seqs = 2});
+  SequenceRequest request;
+  request.constraint = std::make_unique<GivesUp>();
+  const auto ends = add({5}, 30, std::move(request));
+  const auto goes_on = add({7}, 30);
+  run_until_idle();
+  const Outcome outcome = drain(*ends);
+  EXPECT_EQ(outcome.tokens.size(), 3u);
+  EXPECT_EQ(outcome.finished->reason, FinishReason::kError);
+  EXPECT_EQ(outcome.finished->message, "too many ways");
+  EXPECT_EQ(drain(*goes_on).tokens, FakeRunner::greedy({7}, 30));
+}
+
 // A conversation: each prompt is the one before, its answer, and something new.
 TEST_F(StepLoopTest, APromptThatGoesOnComputesWhatIsNewAlone) {
   open({.prefill_chunk_tokens = 8}, {.context_length = 1000});

@@ -205,12 +205,34 @@ TEST_F(AppTest, AnAnswerKeepsToItsSchemaWhateverTheModelWouldSay) {
 
 TEST_F(AppTest, ASchemaThatCannotBeKeptIsRefusedByPlace) {
   open("</think>x");
+  for (const auto& [schema, status, place] : std::vector<std::tuple<std::string, int, std::string>>{
+           {R"({"type":"nonsense"})", 400, "schema: type"},
+           {R"({"type":"object","properties":{"a":{"oneOf":[{}]}}})", 501, "a: oneOf"},
+           {R"({"type":"string","pattern":"(a"})", 400, "schema: pattern"},
+           {R"({"type":"string","pattern":"a{99999}"})", 400, "schema: pattern"}}) {
+    const Answer answer =
+        chat(R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" +
+             schema + "}}");
+    EXPECT_EQ(answer.response.status, status) << schema;
+    EXPECT_THAT(answer.error("message"), HasSubstr(place));
+  }
+}
+
+// Every level of this schema can be read in two ways.
+TEST_F(AppTest, AnAnswerThatCanBeReadInTooManyWaysEndsAlone) {
+  std::string nested;
+  for (int i = 0; i < 40; ++i) nested += "{\"x\": ";
+  open("</think>" + nested);
+  const std::string level =
+      R"({"type":"object","properties":{"x":{"$ref":"#/$defs/a"}},"required":["x"]})";
   const Answer answer =
-      chat(R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
-           R"("schema":{"type":"nonsense"}}})");
-  EXPECT_GE(answer.response.status, 400);
-  EXPECT_LE(answer.response.status, 501);
-  EXPECT_THAT(answer.error("message"), HasSubstr("type"));
+      chat(R"(,"temperature":0,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+           R"("schema":{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[)" +
+           level + "," + level + R"(,{"type":"null"}]}}}}})");
+  EXPECT_EQ(answer.response.status, 500);
+  EXPECT_EQ(answer.error("code"), "generation_failed");
+  EXPECT_THAT(answer.error("message"), HasSubstr("too many ways"));
+  EXPECT_EQ(chat(R"(,"max_tokens":3)").response.status, 200);
 }
 
 TEST_F(AppTest, TheTokenLimitIsALength) {

@@ -589,6 +589,72 @@ TEST(GrammarSchema, ExponentialAmbiguityEndsTheSequence) {
   }
 }
 
+// ---- What goes wrong in the field ----
+
+// ggml-org/llama.cpp 25746, 25923, 26596: lengths from 2,000 on and objects without properties make
+// the grammar of all tools unusable, and every call fails.
+TEST(GrammarReports, LongLengthsAndEmptyObjectsInManyTools) {
+  GrammarRequest request;
+  request.tool_choice.kind = ToolChoice::Kind::kRequired;
+  for (int i = 0; i < 60; ++i)
+    request.tools.push_back({"tool_" + std::to_string(i), "",
+                             json::parse(R"({"type": "object", "properties": {
+        "o": {"type": "object", "properties": {"text": {"type": "string", "maxLength": 65536},
+          "id": {"type": "string", "pattern": "\\S"}}, "required": ["text"]},
+        "none": {"type": "object", "properties": {}}}, "additionalProperties": false})"),
+                             true});
+  const std::string marker(kDsml);
+  EXPECT_TRUE(writes(
+      request, "\n\n<" + marker + " calls>\n<" + marker + " invoke name=\"tool_59\">\n<" + marker +
+                   " parameter name=\"o\" string=\"false\">{\"text\": \"" +
+                   std::string(65536, '<') + "\", \"id\": \"x\"}</" + marker + " parameter>\n<" +
+                   marker + " parameter name=\"none\" string=\"false\">{}</" + marker +
+                   " parameter>\n</" + marker + " invoke>\n</" + marker + " calls>"));
+}
+
+// vllm-project/vllm 45592: a pattern makes the lengths next to it count for nothing.
+TEST(GrammarReports, LengthsCountNextToAPattern) {
+  const GrammarRequest request = schema_request(
+      R"({"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2,
+          "maxLength": 4}})");
+  EXPECT_TRUE(writes(request, R"(["ab", "abcd"])"));
+  EXPECT_FALSE(writes(request, R"(["a"])"));
+  EXPECT_FALSE(writes(request, R"(["abcde"])"));
+}
+
+// vllm-project/vllm 52011: a number under an empty schema takes digits without end.
+TEST(GrammarReports, NumbersEnd) {
+  for (const char* schema : {"{}", R"({"type": "number"})", R"({"type": "integer"})",
+                             R"({"type": "number", "minimum": 0})", R"({"multipleOf": 3})"}) {
+    const GrammarState start = state_of(schema_request(schema));
+    for (const char* begin : {"1", "0.1", "1e1"}) {
+      GrammarState state = start;
+      if (!state.accept(begin)) continue;
+      int num_digits = 0;
+      while (state.accept("1")) ASSERT_LT(++num_digits, 100) << schema;
+      EXPECT_EQ(allowed_tokens(state).empty(), false);
+    }
+  }
+}
+
+// ggml-org/llama.cpp 19051: a pattern that is none lets everything through.
+TEST(GrammarReports, WhatCannotBeCompiledIsRefused) {
+  expect_refused(R"({"type": "string", "pattern": "^hello(there$"})", ErrorCode::kInvalidArgument,
+                 "pattern");
+  expect_refused(R"({"type": "string", "pattern": "^[z-a]$"})", ErrorCode::kInvalidArgument,
+                 "pattern");
+}
+
+// vllm-project/vllm 18255, 12619: the grammar sets in at the first token, and the model cannot
+// think.
+TEST(GrammarReports, ReasoningIsFreeInFrontOfAFormat) {
+  GrammarRequest request = schema_request(R"({"type": "boolean"})");
+  request.start = ParserStart::kReasoning;
+  EXPECT_TRUE(writes(request, "true or {false}? Hm.</think>true"));
+  EXPECT_FALSE(writes(request, "true"));
+  EXPECT_FALSE(writes(request, "Hm.</think>Hm"));
+}
+
 // ---- Calls ----
 
 constexpr const char* kStrictSchema = R"({"type": "object", "properties": {

@@ -10,8 +10,11 @@ namespace onecard::text::grammar {
 
 WordMatcher::WordMatcher(const std::vector<std::string>& words) {
   constexpr int kNone = -1;
+  const auto next_of = [&](int node, size_t byte) -> int& {
+    return next_[static_cast<size_t>(node) * 256 + byte];
+  };
   const auto add_node = [&] {
-    next_.emplace_back(256, kNone);
+    next_.resize(next_.size() + 256, kNone);
     word_.push_back(-1);
     return num_nodes() - 1;
   };
@@ -20,24 +23,25 @@ WordMatcher::WordMatcher(const std::vector<std::string>& words) {
     int node = 0;
     for (const char c : words[i]) {
       const auto byte = static_cast<uint8_t>(c);
-      if (next_[static_cast<size_t>(node)][byte] == kNone) {
+      if (next_of(node, byte) == kNone) {
         const int child = add_node();
-        next_[static_cast<size_t>(node)][byte] = child;
+        next_of(node, byte) = child;
       }
-      node = next_[static_cast<size_t>(node)][byte];
+      node = next_of(node, byte);
     }
     word_[static_cast<size_t>(node)] = static_cast<int>(i);
   }
   // Breadth first: where no word goes on, the longest suffix that a word begins with does.
-  std::vector<int> suffix(next_.size(), 0);
+  std::vector<int> suffix(word_.size(), 0);
   std::deque<int> queue = {0};
   while (!queue.empty()) {
-    const auto node = static_cast<size_t>(queue.front());
+    const int node = queue.front();
     queue.pop_front();
-    if (word_[node] < 0) word_[node] = word_[static_cast<size_t>(suffix[node])];
+    int& word = word_[static_cast<size_t>(node)];
+    if (word < 0) word = word_[static_cast<size_t>(suffix[static_cast<size_t>(node)])];
     for (size_t byte = 0; byte < 256; ++byte) {
-      const int shorter = node == 0 ? 0 : next_[static_cast<size_t>(suffix[node])][byte];
-      int& next = next_[node][byte];
+      const int shorter = node == 0 ? 0 : next_of(suffix[static_cast<size_t>(node)], byte);
+      int& next = next_of(node, byte);
       if (next == kNone) {
         next = shorter;
       } else {

@@ -75,13 +75,13 @@ struct Automaton {
 class WordMatcher {
  public:
   explicit WordMatcher(const std::vector<std::string>& words);
-  int num_nodes() const { return static_cast<int>(next_.size()); }
-  int next(int node, uint8_t byte) const { return next_[static_cast<size_t>(node)][byte]; }
+  int num_nodes() const { return static_cast<int>(word_.size()); }
+  int next(int node, uint8_t byte) const { return next_[static_cast<size_t>(node) * 256 + byte]; }
   /// The word that ends in this node, or -1.
   int word_at(int node) const { return word_[static_cast<size_t>(node)]; }
 
  private:
-  std::vector<std::vector<int>> next_;  // 256 a node
+  std::vector<int> next_;  // 256 a node
   std::vector<int> word_;
 };
 
