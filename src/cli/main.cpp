@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "io/lost_pages.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ int exit_code(onecard::ErrorCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  onecard::io::guard_lost_pages();
   CLI::App app{"onecard serves DeepSeek-V4.1-Flash from one GPU card, host memory and a drive.",
                "onecard"};
   app.set_version_flag("--version", ONECARD_VERSION);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/lost_pages.h"
 
 namespace onecard::io {
 namespace {
@@ -79,6 +80,7 @@ MappedFile MappedFile::open(const std::string& path) {
       ::mmap(nullptr, size_t(size), PROT_READ, MAP_SHARED, mapped.file_.descriptor(), 0);
   if (address == MAP_FAILED) fail(path, "cannot map", errno);
   mapped.bytes_ = {static_cast<const std::byte*>(address), size_t(size)};
+  watch_pages(mapped.bytes_, path);
   return mapped;
 }
 
@@ -93,6 +95,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 void MappedFile::unmap() noexcept {
   if (bytes_.empty()) return;
+  unwatch_pages(bytes_);
   ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

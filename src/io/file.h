@@ -50,8 +50,8 @@ class File final : public ByteSource {
 };
 
 /// The whole of a file, mapped read-only. Move-only. Pages come from the disk when they are first
-/// touched, so hot threads copy first or read by position instead. A mapped file that becomes
-/// shorter raises SIGBUS when the lost pages are touched: check_unchanged() first.
+/// touched, so hot threads copy first or read by position instead. When a
+/// mapped file becomes shorter, touching the lost pages raises SIGBUS: see lost_pages.h.
 class MappedFile {
  public:
   static MappedFile open(const std::string& path);

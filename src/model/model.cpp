@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "experts/cpu_experts.h"
+#include "io/lost_pages.h"
 #include "model/block.h"
 #include "model/engram_hash.h"
 #include "model/rope_tables.h"
@@ -201,6 +202,7 @@ void Model::resume(StepContext& ctx) const {
 void Model::run_layer(StepContext& ctx, int64_t layer_idx, int64_t num_out, View<float>& x,
                       View<float>& mix) const {
   impl_->blocks[size_t(layer_idx)].forward(ctx, *impl_->experts, num_out, x, mix);
+  io::check_lost_pages();
 }
 
 void Model::append_decoder_rows(StepContext& ctx, View<const float> x,

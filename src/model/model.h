@@ -54,7 +54,8 @@ class Model {
   /// Starts in the middle: x and mix are filled already (the encoder's output).
   void resume(StepContext& ctx) const;
   /// Runs a layer on all rows of ctx and keeps the last `num_out` rows: x, mix and ctx then have
-  /// num_out rows. Throws kIo when engram rows cannot be read.
+  /// num_out rows. Throws kIo when engram rows cannot be read, kDevice when a file whose weights
+  /// stay mapped lost pages.
   void run_layer(StepContext& ctx, int64_t layer_idx, int64_t num_out, View<float>& x,
                  View<float>& mix) const;
   /// What a prompt token leaves behind in the decoder: the global rows of layer decoder_begin().

@@ -1,11 +1,14 @@
 // What a sequence carries: batches, threads, snapshots, rollback, and what is refused.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/lost_pages.h"
 #include "model/forward_runner.h"
 #include "model/tiny_checkpoint.h"
 #include "support/files.h"
@@ -233,6 +236,25 @@ TEST(Forward, RefusesWhatDoesNotFit) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+  }
+}
+
+// Experts in plain form stay mapped. A shard that shrinks under them is no silent zero and no
+// signal: the layer that touched it says which file.
+TEST(Model, FileThatShrinksIsAnErrorThatNamesIt) {
+  io::guard_lost_pages();
+  const TinyModel model = quantised_model();
+  Runner runner(*model, {}, 40);
+  runner.prefill(tokens(3, 1));
+  const std::string shard = model.directory() + "/model.safetensors";
+  std::filesystem::resize_file(shard, 0);
+  try {
+    runner.decode(1);
+    ADD_FAILURE() << "the forward used weights that are gone";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr(shard), testing::HasSubstr("became shorter")));
   }
 }
 
