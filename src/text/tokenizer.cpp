@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <fstream>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "text/chat_tokens.h"
@@ -28,15 +29,20 @@ class MergeTable {
       : byte_pairs_(256 * 256),
         slots_(std::bit_ceil(2 * file.merges.size() + 2)),
         mask_(slots_.size() - 1) {
+    std::unordered_map<TokenId, size_t> byte_of;  // every byte has an id of its own
+    for (size_t byte = 0; byte < file.byte_ids.size(); ++byte) byte_of[file.byte_ids[byte]] = byte;
     const std::vector<MergeRule>& rules = file.merges;
     for (size_t rank = 0; rank < rules.size(); ++rank) {
+      const Merge merge{static_cast<uint32_t>(rank), rules[rank].merged};
       const uint64_t key = key_of(rules[rank].left, rules[rank].right);
       size_t i = first_slot(key);
       while (slots_[i].merge.merged >= 0) i = (i + 1) & mask_;
-      slots_[i] = {key, {static_cast<uint32_t>(rank), rules[rank].merged}};
+      slots_[i] = {key, merge};
+      const auto left = byte_of.find(rules[rank].left);
+      const auto right = byte_of.find(rules[rank].right);
+      if (left != byte_of.end() && right != byte_of.end())
+        byte_pairs_[left->second << 8 | right->second] = merge;
     }
-    for (size_t pair = 0; pair < byte_pairs_.size(); ++pair)
-      byte_pairs_[pair] = find(file.byte_ids[pair >> 8], file.byte_ids[pair & 0xFF]);
   }
 
   /// As find(), for the tokens of two single bytes.
