@@ -21,7 +21,7 @@ constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
 class InputFilter {
  public:
   void push(std::string_view text, std::string& out) {
-    if (held_.empty() && text.find('<') == text.npos && incomplete_suffix(text) == 0) {
+    if (is_plain(text)) {
       out += text;
       return;
     }
@@ -43,6 +43,11 @@ class InputFilter {
       }
     }
     held_ = input.substr(size_t(rest.data() - input.data()));
+  }
+
+  /// Nothing of the text has to be looked at more closely.
+  bool is_plain(std::string_view text) const {
+    return held_.empty() && text.find('<') == text.npos && incomplete_suffix(text) == 0;
   }
 
   void finish(std::string& out) { out += std::exchange(held_, {}); }
@@ -93,6 +98,13 @@ class OutputParser::Impl {
 
   MessageEvents feed(std::string_view text) {
     if (state_ == State::kDone) return {};
+    if (state_ == State::kValue && !candidate_ && rest().empty() && filter_.is_plain(text)) {
+      // Inside a value, as most pieces of a long argument are: the text is the value's, and that is
+      // all that there is to it.
+      num_bytes_scanned_ += text.size();
+      add_value(text);
+      return std::exchange(events_, {});
+    }
     filter_.push(text, buffer_);
     run();
     drop_consumed();

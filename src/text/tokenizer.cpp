@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <fstream>
+#include <map>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -142,12 +143,93 @@ class AddedTokenTable {
   std::array<bool, 256> begins_{};
 };
 
+// A merge that is possible in a piece.
+struct Candidate {
+  uint32_t rank;
+  int left_idx;
+  TokenId left;
+  TokenId right;
+  TokenId merged;
+};
+
+// What merges next: the lowest rank, the leftmost of equals.
+class CandidateHeap {
+ public:
+  bool empty() const { return heap_.empty(); }
+  void clear() { heap_.clear(); }
+  /// Before the first pop(): put() all, then begin().
+  void put(const Candidate& candidate) { heap_.push_back(candidate); }
+  void begin() { std::make_heap(heap_.begin(), heap_.end(), later); }
+  void push(const Candidate& candidate) {
+    heap_.push_back(candidate);
+    std::push_heap(heap_.begin(), heap_.end(), later);
+  }
+  Candidate pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), later);
+    const Candidate next = heap_.back();
+    heap_.pop_back();
+    return next;
+  }
+
+ private:
+  static bool later(const Candidate& a, const Candidate& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.left_idx > b.left_idx;
+  }
+  std::vector<Candidate> heap_;
+};
+
+// The same order for long pieces. Merges of one rank are found from left to right as long as the
+// piece repeats itself: then they are a list, and a run of equal characters takes linear time.
+class CandidatesByRank {
+ public:
+  bool empty() const { return ranks_.empty(); }
+  void clear() { ranks_.clear(); }
+  void put(const Candidate& candidate) { push(candidate); }
+  void begin() {}
+  void push(const Candidate& candidate) {
+    Rank& rank = ranks_[candidate.rank];
+    std::vector<Candidate>& all = rank.candidates;
+    if (!rank.is_heap && !all.empty() && candidate.left_idx < all.back().left_idx) {
+      all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(rank.next));
+      rank.next = 0;
+      rank.is_heap = true;
+      std::make_heap(all.begin(), all.end(), further_right);
+    }
+    all.push_back(candidate);
+    if (rank.is_heap) std::push_heap(all.begin(), all.end(), further_right);
+  }
+  Candidate pop() {
+    Rank& rank = ranks_.begin()->second;
+    std::vector<Candidate>& all = rank.candidates;
+    Candidate next;
+    if (rank.is_heap) {
+      std::pop_heap(all.begin(), all.end(), further_right);
+      next = all.back();
+      all.pop_back();
+    } else {
+      next = all[rank.next++];
+    }
+    if (rank.next == all.size()) ranks_.erase(ranks_.begin());
+    return next;
+  }
+
+ private:
+  struct Rank {
+    std::vector<Candidate> candidates;
+    size_t next = 0;  // of a list
+    bool is_heap = false;
+  };
+  static bool further_right(const Candidate& a, const Candidate& b) {
+    return a.left_idx > b.left_idx;
+  }
+  std::map<uint32_t, Rank> ranks_;
+};
+
 // The scratch of one encode call: a piece as a doubly linked list of tokens, and the merges that
 // are possible in it.
 class BpeScratch {
  public:
-  /// Appends the tokens of `piece` to `ids`: the pair of the lowest rank merges first, the leftmost
-  /// of equals.
+  /// Appends the tokens of `piece` to `ids`.
   void encode(std::string_view piece, const std::array<TokenId, 256>& byte_ids,
               const MergeTable& merges, std::vector<TokenId>& ids) {
     symbols_.clear();
@@ -155,15 +237,42 @@ class BpeScratch {
       symbols_.push_back({byte_ids[static_cast<unsigned char>(piece[i])], static_cast<int>(i) - 1,
                           static_cast<int>(i) + 1});
     symbols_.back().next = -1;
-    candidates_.clear();
-    for (size_t i = 0; i + 1 < piece.size(); ++i)
-      propose(static_cast<int>(i), merges.find_bytes(static_cast<unsigned char>(piece[i]),
-                                                     static_cast<unsigned char>(piece[i + 1])));
-    std::make_heap(candidates_.begin(), candidates_.end());
-    while (!candidates_.empty()) {
-      std::pop_heap(candidates_.begin(), candidates_.end());
-      const Candidate best = candidates_.back();
-      candidates_.pop_back();
+    if (piece.size() < kLongPiece)
+      merge(piece, merges, short_piece_);
+    else
+      merge(piece, merges, long_piece_);
+    for (int i = 0; i >= 0; i = symbols_[i].next) ids.push_back(symbols_[i].id);
+  }
+
+ private:
+  static constexpr size_t kLongPiece = 512;
+
+  struct Symbol {
+    TokenId id;
+    int previous;
+    int next;
+  };
+
+  template <typename Candidates>
+  void merge(std::string_view piece, const MergeTable& merges, Candidates& candidates) {
+    const auto candidate_of = [&](int left_idx, const Merge& merge) {
+      const Symbol& left = symbols_[left_idx];
+      return Candidate{merge.rank, left_idx, left.id, symbols_[left.next].id, merge.merged};
+    };
+    candidates.clear();
+    for (size_t i = 0; i + 1 < piece.size(); ++i) {
+      const Merge merge = merges.find_bytes(static_cast<unsigned char>(piece[i]),
+                                            static_cast<unsigned char>(piece[i + 1]));
+      if (merge.merged >= 0) candidates.put(candidate_of(static_cast<int>(i), merge));
+    }
+    candidates.begin();
+    const auto propose_at = [&](int left_idx) {
+      const Symbol& left = symbols_[left_idx];
+      const Merge merge = merges.find(left.id, symbols_[left.next].id);
+      if (merge.merged >= 0) candidates.push(candidate_of(left_idx, merge));
+    };
+    while (!candidates.empty()) {
+      const Candidate best = candidates.pop();
       Symbol& left = symbols_[best.left_idx];
       // An earlier merge may have used one of the two.
       if (left.id != best.left || left.next < 0 || symbols_[left.next].id != best.right) continue;
@@ -173,45 +282,15 @@ class BpeScratch {
       right.id = -1;
       if (left.next >= 0) {
         symbols_[left.next].previous = best.left_idx;
-        push(best.left_idx, merges);
+        propose_at(best.left_idx);
       }
-      if (left.previous >= 0) push(left.previous, merges);
+      if (left.previous >= 0) propose_at(left.previous);
     }
-    for (int i = 0; i >= 0; i = symbols_[i].next) ids.push_back(symbols_[i].id);
-  }
-
- private:
-  struct Symbol {
-    TokenId id;
-    int previous;
-    int next;
-  };
-  struct Candidate {
-    uint32_t rank;
-    int left_idx;
-    TokenId left;
-    TokenId right;
-    TokenId merged;
-    // std heaps keep the largest on top.
-    bool operator<(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : left_idx > other.left_idx;
-    }
-  };
-
-  bool propose(int left_idx, const Merge& merge) {
-    if (merge.merged < 0) return false;
-    const Symbol& left = symbols_[left_idx];
-    candidates_.push_back({merge.rank, left_idx, left.id, symbols_[left.next].id, merge.merged});
-    return true;
-  }
-  void push(int left_idx, const MergeTable& merges) {
-    const Symbol& left = symbols_[left_idx];
-    if (propose(left_idx, merges.find(left.id, symbols_[left.next].id)))
-      std::push_heap(candidates_.begin(), candidates_.end());
   }
 
   std::vector<Symbol> symbols_;
-  std::vector<Candidate> candidates_;
+  CandidateHeap short_piece_;
+  CandidatesByRank long_piece_;
 };
 
 // Pieces of several tokens that a text has shown lately: names come again. The text and the ids
