@@ -1,4 +1,4 @@
-// onecard render and onecard engram-map, run as programs.
+// onecard render, onecard parse and onecard engram-map, run as programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,6 +60,52 @@ TEST_F(TextCommands, RenderNamesTheFileThatIsMissing) {
                                         R"({"messages":[{"role":"user","content":"x"}]})");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("/no/tokenizer.json"));
+}
+
+// A model's reasoning, answer and call, as the tool markup of the chat format writes it.
+const char* const kOutput =
+    "Hm.</think>Let me look.\n\n<\uff5cDSML\uff5c calls>\n<\uff5cDSML\uff5c invoke name=\"now\">\n"
+    "<\uff5cDSML\uff5c parameter name=\"zone\" string=\"true\">UTC</\uff5cDSML\uff5c parameter>\n"
+    "</\uff5cDSML\uff5c invoke>\n</\uff5cDSML\uff5c calls>";
+
+TEST_F(TextCommands, ParsePrintsTheMessage) {
+  const auto plain = test::run_onecard({"parse"}, "Hm.\n</think>\n\nParis.");
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(plain.out, "reasoning: Hm.\ncontent: Paris.\nfinish_reason: stop\n");
+  const auto content = test::run_onecard({"parse", "--start", "content"}, "Paris.");
+  EXPECT_EQ(content.out, "content: Paris.\nfinish_reason: stop\n");
+}
+
+TEST_F(TextCommands, ParseAsJsonKnowsTheRequestsTools) {
+  json::Value body =
+      json::parse(R"({"tools": [{"type": "function", "function": {"name": "now"}}]})");
+  body.set("raw", json::Value::string(kOutput));
+  const auto result = test::run_onecard({"parse", "--json"}, json::dump(body));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json::Value message = json::parse(result.out);
+  EXPECT_EQ(message.find("role")->as_string(), "assistant");
+  EXPECT_EQ(message.find("reasoning")->as_string(), "Hm.");
+  EXPECT_EQ(message.find("content")->as_string(), "Let me look.");
+  EXPECT_EQ(message.find("finish_reason")->as_string(), "tool_calls");
+  const json::Value* function = message.find("tool_calls")->items().at(0).find("function");
+  EXPECT_EQ(function->find("name")->as_string(), "now");
+  EXPECT_EQ(function->find("arguments")->as_string(), R"({"zone": "UTC"})");
+  // Without tools in the request, markup is text.
+  const auto text = test::run_onecard({"parse", "--json"}, kOutput);
+  EXPECT_EQ(json::parse(text.out).find("tool_calls"), nullptr);
+  EXPECT_THAT(json::parse(text.out).find("content")->as_string(), HasSubstr("invoke name"));
+}
+
+TEST_F(TextCommands, ParseNamesWhatIsWrong) {
+  for (const auto& [input, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"raw": "x", "start": "middle"})", "onecard: parse: start: "},
+           {R"({"raw": "x", "end": "soon"})", "onecard: parse: end: "},
+           {R"({"raw": "x", "tool_choice": "maybe"})", "onecard: parse: tool_choice: "}}) {
+    const auto result = test::run_onecard({"parse"}, input);
+    EXPECT_EQ(result.exit_code, 2) << input;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, StartsWith(message));
+  }
 }
 
 TEST_F(TextCommands, EngramMapIsWrittenNextToTheTokenizer) {

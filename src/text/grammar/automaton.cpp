@@ -136,6 +136,14 @@ int AutomatonBuilder::Machine::add_state() {
   return static_cast<int>(states.size()) - 1;
 }
 
+void AutomatonBuilder::Machine::add_step(int from, uint8_t first, uint8_t last, int to) {
+  std::vector<Step>& steps = states[static_cast<size_t>(from)].steps;
+  if (!steps.empty() && steps.back().to == to && steps.back().last + 1 == first)
+    steps.back().last = last;
+  else
+    steps.push_back({first, last, to});
+}
+
 AutomatonBuilder::Machine AutomatonBuilder::Machine::any_byte() {
   Machine machine;
   machine.states = {{{{0x00, 0xff, 0}}, true, true}};
@@ -184,43 +192,35 @@ AutomatonBuilder::Text AutomatonBuilder::add_text(StateId from, const Machine& m
     int machine_state = 0, node = 0;
     StateId state = kFinalState;
   };
-  std::map<std::pair<int, int>, StateId> states;
+  const auto num_nodes = static_cast<size_t>(matcher.num_nodes());
+  std::vector<StateId> states(machine.states.size() * num_nodes, kFinalState);  // or not made yet
   std::vector<Place> places;
   const auto state_of = [&](int machine_state, int node) {
-    const auto [found, added] = states.try_emplace({machine_state, node}, kFinalState);
-    if (added) {
-      found->second = add_state();
-      places.push_back({machine_state, node, found->second});
+    StateId& state =
+        states[static_cast<size_t>(machine_state) * num_nodes + static_cast<size_t>(node)];
+    if (state == kFinalState) {
+      state = add_state();
+      places.push_back({machine_state, node, state});
     }
-    return found->second;
+    return state;
   };
   const StateId begin = state_of(0, 0);
   add_jump(from, begin);
   for (size_t i = 0; i < places.size(); ++i) {
     const auto [machine_state, node, state] = places[i];
-    Edge run;  // neighbouring bytes with one target
-    bool open = false;
-    const auto flush = [&, state = state] {
-      if (open) add_edge(state, run.first, run.last, run.target);
-      open = false;
-    };
     for (const Machine::Step& step : machine.states[static_cast<size_t>(machine_state)].steps) {
-      for (int byte = step.first; byte <= step.last; ++byte) {
+      // Neighbouring bytes that go to one node are one edge.
+      for (int byte = step.first; byte <= step.last;) {
+        const int first = byte;
         const int next = matcher.next(node, static_cast<uint8_t>(byte));
+        while (byte <= step.last && matcher.next(node, static_cast<uint8_t>(byte)) == next) ++byte;
         const int word = matcher.word_at(next);
         const StateId target =
             word < 0 ? state_of(step.to, next) : words[static_cast<size_t>(word)].target;
-        if (word >= 0 && target == kFinalState) continue;
-        if (open && run.target == target && run.last + 1 == byte) {
-          run.last = static_cast<uint8_t>(byte);
-          continue;
-        }
-        flush();
-        run = {static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), target};
-        open = true;
+        if (word < 0 || target != kFinalState)
+          add_edge(state, static_cast<uint8_t>(first), static_cast<uint8_t>(byte - 1), target);
       }
     }
-    flush();
   }
 
   Text text;

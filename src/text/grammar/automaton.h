@@ -125,9 +125,8 @@ class AutomatonBuilder {
     };
     std::vector<State> states;  // begins in the first one
     int add_state();
-    void add_step(int from, uint8_t first, uint8_t last, int to) {
-      states[static_cast<size_t>(from)].steps.push_back({first, last, to});
-    }
+    /// Joined to the step that was added last, if it goes on from there to the same state.
+    void add_step(int from, uint8_t first, uint8_t last, int to);
     static Machine any_byte();
     /// Well-formed UTF-8 without the ASCII characters that `excluded` holds; the first state stands
     /// between any two characters.
