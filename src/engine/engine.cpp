@@ -1,7 +1,8 @@
 #include "engine/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <random>
@@ -30,9 +31,9 @@ struct Engine::Impl {
   const EngineOptions options;
   const int64_t context_length;
   const int64_t vocab_size;
-  std::atomic<uint64_t> next_id{1};
 
   mutable std::mutex mutex;  // guards what follows, up to the blank line
+  uint64_t next_id = 1;
   std::condition_variable_any work;
   std::vector<std::unique_ptr<Sequence>> inbox;
   std::unordered_map<uint64_t, std::weak_ptr<EventQueue>> by_id;  // for cancel by id
@@ -46,6 +47,7 @@ struct Engine::Impl {
 };
 
 void Engine::Impl::run(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "engine");
   int64_t num_finished_before = 0;
   bool failed = false;
   while (!stop.stop_requested()) {
@@ -96,20 +98,28 @@ Engine::Engine(std::unique_ptr<ModelRunner> runner, EngineOptions options)
 
 Engine::~Engine() = default;
 
-Submission Engine::submit(SequenceRequest request) {
+std::unique_ptr<Sequence> Engine::make_sequence(SequenceRequest&& request) const {
   const auto num_prompt = int64_t(request.prompt.size());
   require(num_prompt > 0, ErrorCode::kInvalidArgument, "prompt: must not be empty");
   if (num_prompt >= impl_->context_length)
     throw Error(ErrorCode::kInvalidArgument, "prompt: " + std::to_string(num_prompt) +
                                                  " tokens leave no room in a context of " +
                                                  std::to_string(impl_->context_length));
-  for (const int32_t token : request.prompt)
+  const auto check_id = [&](const char* name, int32_t token) {
     if (token < 0 || token >= impl_->vocab_size)
-      throw Error(ErrorCode::kInvalidArgument, "prompt: no token has the id " +
+      throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": no token has the id " +
                                                    std::to_string(token) + " (the vocabulary has " +
                                                    std::to_string(impl_->vocab_size) + ")");
+  };
+  for (const int32_t token : request.prompt) check_id("prompt", token);
+  for (const auto& [token, bias] : request.sampling.logit_bias) check_id("logit_bias", token);
+  if (request.sampling.allowed_tokens)
+    for (const int32_t token : *request.sampling.allowed_tokens)
+      check_id("allowed_token_ids", token);
   require(!request.max_tokens || *request.max_tokens > 0, ErrorCode::kInvalidArgument,
           "max_tokens: must be at least 1");
+  require(!request.prompt_logprobs || *request.prompt_logprobs >= 0, ErrorCode::kInvalidArgument,
+          "prompt_logprobs: must not be negative");
 
   auto sequence = std::make_unique<Sequence>();
   sequence->max_tokens = impl_->context_length - num_prompt;
@@ -128,22 +138,45 @@ Submission Engine::submit(SequenceRequest request) {
   sequence->num_prompt = num_prompt;
   sequence->request = std::move(request);
   sequence->submitted = Clock::now();
+  return sequence;
+}
 
-  const std::shared_ptr<EventQueue> events = sequence->events;
-  const uint64_t id = impl_->next_id.fetch_add(1, std::memory_order_relaxed);
+Submission Engine::submit(SequenceRequest request) {
+  std::vector<SequenceRequest> one;
+  one.push_back(std::move(request));
+  GroupSubmission group = submit_together(std::move(one));
+  if (group.admit != Admit::kAccepted) return {group.admit, {}};
+  return {group.admit, std::move(group.handles.front())};
+}
+
+GroupSubmission Engine::submit_together(std::vector<SequenceRequest> requests) {
+  const EngineOptions& options = impl_->options;
+  const int64_t most = int64_t{options.max_num_seqs} + options.max_queued_seqs;
+  const auto num_requests = int64_t(requests.size());
+  if (num_requests > most)
+    throw Error(ErrorCode::kInvalidArgument, "n: " + std::to_string(num_requests) +
+                                                 " answers at once are more than the " +
+                                                 std::to_string(most) + " that this server holds");
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (SequenceRequest& request : requests) sequences.push_back(make_sequence(std::move(request)));
+
+  GroupSubmission group;
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->state == State::kFailed) return {Admit::kFailed, {}};
     if (impl_->state == State::kDraining) return {Admit::kDraining, {}};
-    if (impl_->num_in_flight >= impl_->options.max_num_seqs + impl_->options.max_queued_seqs)
-      return {Admit::kQueueFull, {}};
-    ++impl_->num_in_flight;
-    sequence->id = id;
-    impl_->by_id.emplace(id, events);
-    impl_->inbox.push_back(std::move(sequence));
+    if (impl_->num_in_flight + num_requests > most) return {Admit::kQueueFull, {}};
+    impl_->num_in_flight += num_requests;
+    for (auto& sequence : sequences) {
+      sequence->id = impl_->next_id++;
+      impl_->by_id.emplace(sequence->id, sequence->events);
+      group.handles.emplace_back(sequence->id, sequence->events);
+      impl_->inbox.push_back(std::move(sequence));
+    }
   }
   impl_->work.notify_one();
-  return {Admit::kAccepted, SequenceHandle(id, events)};
+  group.admit = Admit::kAccepted;
+  return group;
 }
 
 void Engine::cancel(uint64_t sequence_id) {

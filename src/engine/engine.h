@@ -26,6 +26,7 @@
 namespace onecard::engine {
 
 class ModelRunner;
+struct Sequence;
 
 using Clock = std::chrono::steady_clock;
 
@@ -66,6 +67,8 @@ struct SequenceRequest {
   std::unique_ptr<TokenConstraint> constraint;  // may be null
 
   std::optional<int64_t> max_tokens;         // none, or more than fits: the rest of the context
+  std::optional<int> prompt_logprobs;        // log probabilities of the prompt's tokens and of so
+                                             // many others; reads all of it, cached or not
   int64_t min_tokens = 0;                    // stop ids are not sampled before so many tokens
   std::vector<int32_t> stop_token_ids = {};  // end the sequence; the token itself is not an event
   bool ignore_eos = false;                   // the model's own stop ids do not end the sequence
@@ -124,6 +127,11 @@ struct Submission {
   SequenceHandle handle;  // empty unless accepted
 };
 
+struct GroupSubmission {
+  Admit admit = Admit::kFailed;
+  std::vector<SequenceHandle> handles;  // one for each request; empty unless accepted
+};
+
 /// Totals since the start, and gauges; a copy taken at one moment.
 struct Counters {
   int64_t num_running = 0;  // sequences that hold a slot
@@ -135,6 +143,7 @@ struct Counters {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens asked for
   int64_t prefix_cache_hits = 0;     // tokens found
+  int64_t tokens_computed = 0;       // rows of prefill chunks and decode steps
   int64_t num_steps = 0;             // decode steps
   int64_t num_prefill_chunks = 0;
   int64_t finished_stop = 0;
@@ -152,6 +161,9 @@ struct EngineOptions {
   std::function<void(const std::string& why)> on_failed = {};  // engine thread; once; must not wait
 };
 
+/// A prefill chunk with prompt_logprobs is short: a row of logits is as long as the vocabulary.
+constexpr int64_t kLogitsChunkTokens = 32;
+
 class Engine {
  public:
   /// Takes the model over and starts the engine thread.
@@ -164,6 +176,9 @@ class Engine {
   /// Throws kInvalidArgument on an empty prompt, an id outside the vocabulary, a prompt that leaves
   /// no room for one token, or sampling parameters out of range.
   Submission submit(SequenceRequest request);
+  /// All of them or none. Also throws kInvalidArgument when there are more than the engine ever
+  /// holds. Equal prompts are read once if the runner keeps prefixes.
+  GroupSubmission submit_together(std::vector<SequenceRequest> requests);
 
   /// Cancels by id; unknown and finished ids are ignored.
   void cancel(uint64_t sequence_id);
@@ -183,6 +198,8 @@ class Engine {
   int64_t vocab_size() const;
 
  private:
+  std::unique_ptr<Sequence> make_sequence(SequenceRequest&& request) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -28,6 +28,12 @@ struct TokenEvent {
   std::vector<TokenLogprob> top;  // with num_logprobs, likeliest first
 };
 
+/// With prompt_logprobs, before the first token: the prompt's tokens behind its first, which
+/// follows nothing and has no probability.
+struct PromptEvent {
+  std::vector<TokenEvent> tokens;
+};
+
 enum class FinishReason {
   kStop,        // a stop id, or nothing was allowed to follow
   kLength,      // max_tokens, or the context is full
@@ -51,7 +57,7 @@ struct FinishedEvent {
 
 enum class EndRequest { kNone, kStop, kCancel };
 
-using Event = std::variant<TokenEvent, FinishedEvent>;
+using Event = std::variant<TokenEvent, FinishedEvent, PromptEvent>;
 
 /// Bounded, from the engine thread to one reader. The last event always finds room.
 class EventQueue {

@@ -37,8 +37,10 @@ class ModelRunner {
 
   /// Starts a chunk of an empty slot or behind what it holds. `last`: decode() follows, and nothing
   /// else of this kind. One pass at a time; decode() of other slots may come between its layers.
+  /// `logits`: empty, or [tokens.size(), vocab_size], written by the last layer with what follows
+  /// each token; then every chunk of the sequence has to ask for them, and nothing was restored.
   virtual std::unique_ptr<ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens,
-                                                 bool last) = 0;
+                                                 bool last, View<float> logits) = 0;
 
   /// One step for all rows; logits: [rows.size(), vocab_size]. A row's logits do not depend on the
   /// other rows.

@@ -47,11 +47,23 @@ size_t argmax(std::span<const float> logits) {
   return size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-void add_logprobs(std::span<const float> raw, int32_t token, int num_top, TokenEvent& event) {
+void require_finite(std::span<const float> logits) {
+  for (const float logit : logits)
+    require(!std::isnan(logit) && logit != std::numeric_limits<float>::infinity(),
+            ErrorCode::kDataCorrupt, "sampling: the model's logits are not finite numbers");
+}
+
+}  // namespace
+
+void set_logprobs(std::span<const float> raw, int32_t token, int num_top, TokenEvent& event) {
+  require_finite(raw);
   const double norm = log_sum_exp(raw, raw[argmax(raw)]);
   event.logprob = float(raw[size_t(token)] - norm);
+  event.token = token;
   event.rank = 1;
   for (const float logit : raw) event.rank += logit > raw[size_t(token)];
+  event.top.clear();
+  if (num_top == 0) return;
   std::vector<int32_t> order(raw.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = int32_t(i);
   const size_t count = std::min(size_t(num_top), raw.size());
@@ -63,8 +75,6 @@ void add_logprobs(std::span<const float> raw, int32_t token, int num_top, TokenE
   for (size_t i = 0; i < count; ++i)
     event.top.push_back({order[i], float(raw[size_t(order[i])] - norm)});
 }
-
-}  // namespace
 
 double uniform(uint64_t seed, uint64_t n) {
   constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
@@ -88,9 +98,7 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const in
 
 int32_t Sampler::sample(std::span<float> logits, TokenConstraint* constraint, TokenEvent& event) {
   require(!logits.empty(), ErrorCode::kInvalidArgument, "sampling: there are no logits");
-  for (const float logit : logits)
-    require(!std::isnan(logit) && logit != std::numeric_limits<float>::infinity(),
-            ErrorCode::kDataCorrupt, "sampling: the model's logits are not finite numbers");
+  require_finite(logits);
   std::vector<float> raw;  // only sequences that ask for probabilities pay for the copy
   if (params_.num_logprobs) raw.assign(logits.begin(), logits.end());
 
@@ -103,7 +111,7 @@ int32_t Sampler::sample(std::span<float> logits, TokenConstraint* constraint, To
   const int32_t token = params_.temperature == 0 ? best : draw(logits);
 
   event.token = token;
-  if (params_.num_logprobs) add_logprobs(raw, token, *params_.num_logprobs, event);
+  if (params_.num_logprobs) set_logprobs(raw, token, *params_.num_logprobs, event);
   if (constraint != nullptr) constraint->accept(token);
   ++output_counts_[token];
   ++num_sampled_;

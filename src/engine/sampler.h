@@ -14,6 +14,10 @@ namespace onecard::engine {
 /// depends neither on other sequences nor on how often anything was drawn before.
 double uniform(uint64_t seed, uint64_t n);
 
+/// Fills `event` for `token`, which follows where `logits` [vocab_size] were computed: its log
+/// probability and rank, and the `num_top` likeliest, ties to the lower id.
+void set_logprobs(std::span<const float> logits, int32_t token, int num_top, TokenEvent& event);
+
 class Sampler {
  public:
   /// Throws kInvalidArgument naming the parameter that is out of range. `prompt` counts for the

@@ -1,6 +1,7 @@
 #include "engine/step_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -26,6 +27,8 @@ StepLoop::StepLoop(std::unique_ptr<ModelRunner> runner, const EngineOptions& opt
   for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   const auto vocab = size_t(runner_->vocab_size());
   logits_.resize(vocab * size_t(options_.max_num_seqs));
+  prompt_logits_.resize(vocab *
+                        size_t(std::min(kLogitsChunkTokens, options_.prefill_chunk_tokens)));
   counters_.kv_tokens_capacity = runner_->context_length() * options_.max_num_seqs;
 }
 
@@ -75,13 +78,23 @@ void StepLoop::fill_slots() {
   }
 }
 
+// An earlier prompt that is the same is being read, and its end will be kept.
+bool StepLoop::waits_for_another(const Sequence& sequence) const {
+  if (sequence.num_in_slot > 0 || sequence.request.prompt_logprobs) return false;
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& other) {
+    return other->id < sequence.id && other->phase == Sequence::Phase::kPrefill &&
+           other->request.cache_salt == sequence.request.cache_salt &&
+           other->tokens == sequence.tokens;
+  });
+}
+
 // Whose chunk comes next: the first prompt behind the one whose chunk came last, in order of
 // admission, and around. Prompts without anything left to read go on to decode.
 void StepLoop::choose_prefill() {
   Sequence* first = nullptr;
   Sequence* next = nullptr;
   for (const auto& sequence : running_) {
-    if (sequence->phase != Sequence::Phase::kPrefill) continue;
+    if (sequence->phase != Sequence::Phase::kPrefill || waits_for_another(*sequence)) continue;
     if (first == nullptr) first = sequence.get();
     if (next == nullptr && sequence->id > last_prefilled_id_) next = sequence.get();
   }
@@ -89,7 +102,8 @@ void StepLoop::choose_prefill() {
   if (pass_owner_ == nullptr) return;
   Sequence& sequence = *pass_owner_;
   last_prefilled_id_ = sequence.id;
-  if (sequence.num_in_slot == 0 && sequence.num_prompt > 1) {
+  const bool wants_logits = sequence.request.prompt_logprobs.has_value();
+  if (sequence.num_in_slot == 0 && sequence.num_prompt > 1 && !wants_logits) {
     sequence.num_cached =
         runner_->restore_prefix(sequence.slot, sequence.tokens, sequence.request.cache_salt);
     sequence.num_in_slot = sequence.num_cached;
@@ -103,30 +117,49 @@ void StepLoop::choose_prefill() {
     return;
   }
   pass_tokens_ = std::min(left, options_.prefill_chunk_tokens);
+  View<float> logits;
+  if (wants_logits) {
+    pass_tokens_ = std::min(pass_tokens_, kLogitsChunkTokens);
+    logits = View<float>(prompt_logits_.data(), pass_tokens_, runner_->vocab_size());
+  }
   pass_ = runner_->start_chunk(
       sequence.slot,
       std::span(sequence.tokens).subspan(size_t(sequence.num_in_slot), size_t(pass_tokens_)),
-      pass_tokens_ == left);
+      pass_tokens_ == left, logits);
 }
 
 void StepLoop::run_prefill_layer() {
   try {
     if (pass_ == nullptr) choose_prefill();
-    if (pass_ == nullptr || !pass_->run_layer()) return;
-    Sequence& sequence = *pass_owner_;
-    pass_.reset();
-    pass_owner_ = nullptr;
-    sequence.num_in_slot += pass_tokens_;
-    ++counters_.num_prefill_chunks;
-    if (sequence.num_in_slot == sequence.num_prompt - 1) sequence.phase = Sequence::Phase::kDecode;
-    runner_->keep_prefix(sequence.slot,
-                         std::span(sequence.tokens).first(size_t(sequence.num_in_slot)),
-                         sequence.request.cache_salt);
+    if (pass_ != nullptr && pass_->run_layer()) end_chunk(*pass_owner_);
   } catch (const Error& error) {
     if (!ends_sequences_only(error.code()) || pass_owner_ == nullptr) throw;
     finish(*pass_owner_, FinishReason::kError, error.what());
     drop_finished();
   }
+}
+
+void StepLoop::end_chunk(Sequence& sequence) {
+  pass_.reset();
+  if (sequence.request.prompt_logprobs) take_prompt_logprobs(sequence);
+  sequence.num_in_slot += pass_tokens_;
+  ++counters_.num_prefill_chunks;
+  counters_.tokens_computed += pass_tokens_;
+  const bool ends_prompt = sequence.num_in_slot == sequence.num_prompt - 1;
+  // Short chunks with logits come too often to be kept each.
+  if (ends_prompt || !sequence.request.prompt_logprobs)
+    runner_->keep_prefix(sequence.slot,
+                         std::span(sequence.tokens).first(size_t(sequence.num_in_slot)),
+                         sequence.request.cache_salt);
+  if (ends_prompt) sequence.phase = Sequence::Phase::kDecode;
+  pass_owner_ = nullptr;
+}
+
+void StepLoop::take_prompt_logprobs(Sequence& sequence) {
+  const View<float> logits(prompt_logits_.data(), pass_tokens_, runner_->vocab_size());
+  for (int64_t i = 0; i < pass_tokens_; ++i)
+    set_logprobs(logits.row_span(i), sequence.tokens[size_t(sequence.num_in_slot + i + 1)],
+                 *sequence.request.prompt_logprobs, sequence.prompt_event.tokens.emplace_back());
 }
 
 void StepLoop::run_decode_step() {
@@ -142,6 +175,7 @@ void StepLoop::run_decode_step() {
   try {
     runner_->decode(decode_rows_, logits);
     ++counters_.num_steps;
+    counters_.tokens_computed += int64_t(decode_rows_.size());
   } catch (const Error& error) {
     if (!ends_sequences_only(error.code())) throw;
     for (Sequence* sequence : decode_sequences_)
@@ -166,6 +200,8 @@ void StepLoop::take_token(Sequence& sequence, std::span<float> logits) {
     sequence.answering = Clock::now();
     counters_.prompt_tokens += sequence.num_prompt;
     counters_.prompt_tokens_cached += sequence.num_cached;
+    if (sequence.request.prompt_logprobs)
+      sequence.events->try_push(std::exchange(sequence.prompt_event, {}));
   }
   TokenEvent event;
   const int32_t token = sequence.sampler->sample(logits, sequence.request.constraint.get(), event);

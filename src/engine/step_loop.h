@@ -3,9 +3,10 @@
 //
 // One turn is one layer of a prefill chunk (if a prompt is being read) and one decode step of every
 // sequence that is answering, so that neither a long prompt nor long answers stop the others.
-// Chunks of several prompts take turns. The last token of a prompt is read by a decode step: what
-// the slot holds before it is a prefix that the next prompt of the conversation shares, whatever
-// the chat format puts behind it, and a repeated prompt finds all but one token.
+// Chunks of several prompts take turns; of equal prompts one is read, and the others begin where
+// its end was kept. The last token of a prompt is read by a decode step: what the slot holds before
+// it is a prefix that the next prompt of the conversation shares, whatever the chat format puts
+// behind it, and a repeated prompt finds all but one token.
 #pragma once
 
 #include <deque>
@@ -32,8 +33,9 @@ struct Sequence {
   enum class Phase { kWaiting, kPrefill, kDecode };
   Phase phase = Phase::kWaiting;
   int slot = -1;
-  int64_t num_in_slot = 0;  // of `tokens`
-  int64_t num_cached = 0;   // of these, restored
+  int64_t num_in_slot = 0;   // of `tokens`
+  int64_t num_cached = 0;    // of these, restored
+  PromptEvent prompt_event;  // with prompt_logprobs: of the chunks so far
   int64_t num_sampled() const { return int64_t(tokens.size()) - num_prompt; }
 
   Clock::time_point submitted;
@@ -67,8 +69,11 @@ class StepLoop {
   void end_unwanted();
   bool end_if_unwanted(Sequence& sequence, Clock::time_point now);
   void fill_slots();
+  bool waits_for_another(const Sequence& sequence) const;
   void choose_prefill();
   void run_prefill_layer();
+  void end_chunk(Sequence& sequence);
+  void take_prompt_logprobs(Sequence& sequence);
   void run_decode_step();
   void take_token(Sequence& sequence, std::span<float> logits);
   void finish(Sequence& sequence, FinishReason reason, const std::string& message = "",
@@ -87,6 +92,7 @@ class StepLoop {
   uint64_t last_prefilled_id_ = 0;  // whose chunk came last
 
   std::vector<float> logits_;
+  std::vector<float> prompt_logits_;  // of a chunk whose sequence wants them
   std::vector<DecodeRow> decode_rows_;
   std::vector<Sequence*> decode_sequences_;
   Counters counters_;

@@ -19,9 +19,7 @@ class TransformerRunner final : public ModelRunner {
   TransformerRunner(std::unique_ptr<model::Model> model, const TransformerOptions& options)
       : model_(std::move(model)),
         options_(options),
-        prefill_workspace_(model_->config(),
-                           PrefillPass::workspace_rows(model_->config(), options.prefill_mode,
-                                                       options.prefill_chunk_tokens),
+        prefill_workspace_(model_->config(), prefill_workspace_rows(model_->config(), options),
                            options.context_length),
         decode_step_(*model_, options.num_slots, options.context_length) {
     for (int i = 0; i < options.num_slots; ++i)
@@ -41,8 +39,8 @@ class TransformerRunner final : public ModelRunner {
   int64_t context_length() const override { return options_.context_length; }
   int64_t vocab_size() const override { return model_->vocab_size(); }
 
-  std::unique_ptr<ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens,
-                                         bool last) override;
+  std::unique_ptr<ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens, bool last,
+                                         View<float> logits) override;
   void decode(std::span<const DecodeRow> rows, View<float> logits) override;
   void release(int slot) override {
     states_[size_t(slot)]->clear();
@@ -58,15 +56,20 @@ class TransformerRunner final : public ModelRunner {
   // One chunk; the pass borrows everything from the runner.
   class Pass final : public ChunkPass {
    public:
-    Pass(TransformerRunner& runner, int slot, std::span<const int32_t> tokens, bool last)
+    Pass(TransformerRunner& runner, int slot, std::span<const int32_t> tokens, bool last,
+         View<float> logits)
         : runner_(runner),
           slot_(slot),
           last_(last),
           pass_(*runner.model_, runner.prefill_workspace_, *runner.states_[size_t(slot)],
                 *runner.tails_[size_t(slot)], tokens,
-                PrefillOptions{.mode = runner.options_.prefill_mode, .last = last},
-                last ? View<float>(runner.unused_logits_.data(), 1, runner.vocab_size())
-                     : View<float>()) {}
+                PrefillOptions{
+                    .mode = logits.rows > 0 ? PrefillMode::kFull : runner.options_.prefill_mode,
+                    .last = last,
+                    .all_logits = logits.rows > 0},
+                logits.rows > 0 ? logits
+                : last          ? View<float>(runner.unused_logits_.data(), 1, runner.vocab_size())
+                                : View<float>()) {}
 
     bool run_layer() override {
       if (!pass_.run_layer(runner_.exec())) return false;
@@ -101,10 +104,10 @@ class TransformerRunner final : public ModelRunner {
 };
 
 std::unique_ptr<ChunkPass> TransformerRunner::start_chunk(int slot, std::span<const int32_t> tokens,
-                                                          bool last) {
+                                                          bool last, View<float> logits) {
   std::optional<EncoderTail>& tail = tails_[size_t(slot)];
   if (!tail) tail.emplace(model_->config(), options_.prefill_mode);
-  return std::make_unique<Pass>(*this, slot, tokens, last);
+  return std::make_unique<Pass>(*this, slot, tokens, last, logits);
 }
 
 int64_t TransformerRunner::restore_prefix(int slot, std::span<const int32_t> prompt,
@@ -156,6 +159,15 @@ void TransformerRunner::decode(std::span<const DecodeRow> rows, View<float> logi
 }
 
 }  // namespace
+
+int64_t prefill_workspace_rows(const model::ModelConfig& config,
+                               const TransformerOptions& options) {
+  return PrefillPass::workspace_rows(config, options.prefill_mode, options.prefill_chunk_tokens);
+}
+
+int64_t prefill_tail_rows(const model::ModelConfig& config, const TransformerOptions& options) {
+  return PrefillPass::workspace_rows(config, options.prefill_mode, 0);
+}
 
 std::unique_ptr<ModelRunner> make_transformer_runner(std::unique_ptr<model::Model> model,
                                                      const TransformerOptions& options) {

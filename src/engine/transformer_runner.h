@@ -23,6 +23,10 @@ struct TransformerOptions {
   int64_t prefix_stride_tokens = 1024;  // how often the inside of a prompt is kept
 };
 
+/// Rows of its workspace for prefill, and of encoder output that every prompt being read keeps.
+int64_t prefill_workspace_rows(const model::ModelConfig& config, const TransformerOptions& options);
+int64_t prefill_tail_rows(const model::ModelConfig& config, const TransformerOptions& options);
+
 /// Allocates everything that a step needs. Throws kInvalidArgument on options out of range.
 std::unique_ptr<ModelRunner> make_transformer_runner(std::unique_ptr<model::Model> model,
                                                      const TransformerOptions& options);

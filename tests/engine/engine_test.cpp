@@ -113,6 +113,12 @@ TEST(Engine, RefusesWhatCannotRun) {
   EXPECT_THROW(engine.submit(greedy_request({int32_t(FakeRunner::kVocab)}, 1)), Error);
   EXPECT_THROW(engine.submit(greedy_request(std::vector<int32_t>(64, 1), 1)), Error);
   EXPECT_THROW(engine.submit(greedy_request({1}, 0)), Error);
+  SequenceRequest biased = greedy_request({1}, 1);
+  biased.sampling.logit_bias = {{int32_t(FakeRunner::kVocab), 1.f}};
+  EXPECT_THROW(engine.submit(std::move(biased)), Error);
+  SequenceRequest narrow = greedy_request({1}, 1);
+  narrow.sampling.allowed_tokens = {{1, int32_t(FakeRunner::kVocab)}};
+  EXPECT_THROW(engine.submit(std::move(narrow)), Error);
   EXPECT_TRUE(engine.idle());
 }
 
@@ -149,6 +155,31 @@ TEST(Engine, AFullQueueSaysSoAndACancelledRequestGivesItsPlaceBack) {
   EXPECT_EQ(engine.counters().finished_cancelled, 2);
   EXPECT_EQ(engine.counters().finished_length, 1);
   EXPECT_EQ(engine.submit(greedy_request({4}, 5)).admit, Admit::kAccepted);
+}
+
+TEST(Engine, AGroupIsTakenWholeOrNotAtAll) {
+  auto runner = std::make_unique<FakeRunner>();
+  std::latch let_go(1);
+  runner->before = [&](const std::string&) { let_go.wait(); };
+  Engine engine(std::move(runner), {.max_num_seqs = 2, .max_queued_seqs = 2});
+  Waker waker;
+  const auto group = [&](int size) {
+    std::vector<SequenceRequest> requests;
+    for (int i = 0; i < size; ++i) requests.push_back(greedy_request({1}, 3, waker.callback()));
+    return requests;
+  };
+  auto two = engine.submit_together(group(2));
+  EXPECT_EQ(two.admit, Admit::kAccepted);
+  EXPECT_EQ(engine.submit_together(group(3)).admit, Admit::kQueueFull);
+  auto others = engine.submit_together(group(2));  // nothing of the three has stayed
+  EXPECT_EQ(others.admit, Admit::kAccepted);
+  EXPECT_THROW(engine.submit_together(group(5)), Error);
+  let_go.count_down();
+  for (auto* handles : {&two.handles, &others.handles}) {
+    ASSERT_EQ(handles->size(), 2u);
+    for (SequenceHandle& handle : *handles)
+      EXPECT_EQ(read(handle, waker).tokens, FakeRunner::greedy({1}, 3));
+  }
 }
 
 TEST(Engine, DrainsToTheEndAndTakesNothingNew) {

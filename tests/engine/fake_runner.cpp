@@ -6,14 +6,17 @@ namespace onecard::test {
 
 class FakeRunner::Pass final : public engine::ChunkPass {
  public:
-  Pass(FakeRunner& runner, int slot, std::span<const int32_t> tokens)
-      : runner_(runner), slot_(slot), tokens_(tokens.begin(), tokens.end()) {}
+  Pass(FakeRunner& runner, int slot, std::span<const int32_t> tokens, View<float> logits)
+      : runner_(runner), slot_(slot), tokens_(tokens.begin(), tokens.end()), logits_(logits) {}
 
   bool run_layer() override {
     runner_.note("p" + std::to_string(slot_));
     if (++layer_ < kLayers) return false;
     std::vector<int32_t>& history = runner_.open_slot(slot_);
-    history.insert(history.end(), tokens_.begin(), tokens_.end());
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      history.push_back(tokens_[i]);
+      if (logits_.rows > 0) fill_logits(history, logits_.row(int64_t(i)));
+    }
     runner_.num_rows_computed += int64_t(tokens_.size());
     return true;
   }
@@ -22,12 +25,14 @@ class FakeRunner::Pass final : public engine::ChunkPass {
   FakeRunner& runner_;
   const int slot_;
   const std::vector<int32_t> tokens_;
+  const View<float> logits_;
   int layer_ = 0;
 };
 
 std::unique_ptr<engine::ChunkPass> FakeRunner::start_chunk(int slot,
-                                                           std::span<const int32_t> tokens, bool) {
-  return std::make_unique<Pass>(*this, slot, tokens);
+                                                           std::span<const int32_t> tokens, bool,
+                                                           View<float> logits) {
+  return std::make_unique<Pass>(*this, slot, tokens, logits);
 }
 
 int64_t FakeRunner::restore_prefix(int slot, std::span<const int32_t> prompt,

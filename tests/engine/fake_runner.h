@@ -53,7 +53,7 @@ class FakeRunner final : public engine::ModelRunner {
   int64_t vocab_size() const override { return kVocab; }
 
   std::unique_ptr<engine::ChunkPass> start_chunk(int slot, std::span<const int32_t> tokens,
-                                                 bool last) override;
+                                                 bool last, View<float> logits) override;
   void decode(std::span<const engine::DecodeRow> rows, View<float> logits) override;
   void release(int slot) override {
     note("r" + std::to_string(slot));

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 
 #include "base/error.h"
 
@@ -68,6 +70,107 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"min_p", {.min_p = 0.45}, {4. / 9, 3. / 9, 2. / 9, 0}},
         Case{"allowed", {.allowed_tokens = {{3, 2}}}, {0, .75, 0, .25}},
         Case{"bias", {.logit_bias = {{2, 100.f}}}, {0, 0, 0, 1}}));
+
+// Forces a beginning.
+class Forced final : public TokenConstraint {
+ public:
+  explicit Forced(std::span<const int32_t> tokens) : tokens_(tokens) {}
+  bool restrict_next(std::span<uint64_t> allowed) override {
+    if (next_ >= tokens_.size()) return false;
+    std::fill(allowed.begin(), allowed.end(), 0);
+    allowed[0] = uint64_t{1} << tokens_[next_];
+    return true;
+  }
+  void accept(int32_t) override { ++next_; }
+
+ private:
+  std::span<const int32_t> tokens_;
+  size_t next_ = 0;
+};
+
+// The distribution of the next token by the definitions, one after the other over the whole
+// vocabulary, in the order that sampler.h gives.
+std::vector<double> plain_distribution(const SamplingParams& params, std::vector<double> logits,
+                                       const std::vector<int32_t>& prompt,
+                                       const std::vector<int32_t>& said) {
+  const size_t vocab = logits.size();
+  const double never = -std::numeric_limits<double>::infinity();
+  if (params.allowed_tokens)
+    for (size_t i = 0; i < vocab; ++i)
+      if (std::count(params.allowed_tokens->begin(), params.allowed_tokens->end(), int32_t(i)) == 0)
+        logits[i] = never;
+  for (const auto& [token, bias] : params.logit_bias) logits[size_t(token)] += double(bias);
+  for (size_t i = 0; i < vocab; ++i) {
+    const auto times = double(std::count(said.begin(), said.end(), int32_t(i)));
+    if (times > 0 || std::count(prompt.begin(), prompt.end(), int32_t(i)) > 0)
+      logits[i] = logits[i] > 0 ? logits[i] / params.repetition_penalty
+                                : logits[i] * params.repetition_penalty;
+    if (times > 0) logits[i] -= params.presence_penalty + params.frequency_penalty * times;
+  }
+  std::vector<double> p(vocab);
+  const double top = *std::max_element(logits.begin(), logits.end());
+  for (size_t i = 0; i < vocab; ++i) p[i] = std::exp((logits[i] - top) / params.temperature);
+  for (double& weight : p)
+    if (weight < params.min_p) weight = 0;  // the likeliest has 1
+  std::vector<size_t> order(vocab);
+  for (size_t i = 0; i < vocab; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p[a] > p[b]; });
+  if (params.top_k > 0)
+    for (size_t i = size_t(params.top_k); i < vocab; ++i) p[order[i]] = 0;
+  double total = 0, sum = 0;
+  for (const double weight : p) total += weight;
+  for (const size_t i : order) {
+    if (sum >= params.top_p * total) p[i] = 0;
+    sum += p[i];
+  }
+  total = 0;
+  for (const double weight : p) total += weight;
+  for (double& weight : p) weight /= total;
+  return p;
+}
+
+TEST(Sampler, AnyCombinationFollowsThePlainDefinition) {
+  std::mt19937 random(11);
+  const auto number = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  const auto maybe = [&] { return random() % 2 == 0; };
+  for (int round = 0; round < 40; ++round) {
+    SamplingParams params;
+    params.temperature = number(0.3, 2);
+    if (maybe()) params.top_p = number(0.2, 1);
+    if (maybe()) params.top_k = 1 + int64_t(random() % 12);
+    if (maybe()) params.min_p = number(0, 0.3);
+    if (maybe()) params.presence_penalty = number(-2, 2);
+    if (maybe()) params.frequency_penalty = number(-2, 2);
+    if (maybe()) params.repetition_penalty = number(0.5, 2);
+    if (maybe()) params.logit_bias = {{3, 1.5f}, {9, -2.f}};
+    if (maybe()) params.allowed_tokens = {{0, 2, 3, 5, 7, 9, 11, 13, 15}};
+    std::vector<float> logits(16);
+    for (float& logit : logits) logit = float(number(-3, 3));
+    const std::vector<int32_t> prompt = {1, 3, 3, 5};
+    const std::vector<int32_t> said = {5, 0, 5};
+    const auto expected =
+        plain_distribution(params, std::vector<double>(logits.begin(), logits.end()), prompt, said);
+    constexpr int kDraws = 3000;
+    std::vector<double> got(logits.size());
+    for (int draw = 0; draw < kDraws; ++draw) {
+      Sampler sampler(params, uint64_t(round * kDraws + draw), prompt, {}, 0);
+      Forced forced(said);
+      TokenEvent event;
+      int32_t token = -1;
+      for (size_t i = 0; i <= said.size(); ++i) {
+        std::vector<float> copy = logits;
+        token = sampler.sample(copy, &forced, event);
+      }
+      got[size_t(token)] += 1.0 / kDraws;
+    }
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], expected[i],
+                  5 * std::sqrt(expected[i] * (1 - expected[i]) / kDraws) + 1e-9)
+          << "round " << round << ", token " << i;
+  }
+}
 
 TEST(Sampler, WideHeadsAreOrderedBeyondTheFirstGuess) {
   // 1000 equal tokens: top_p 0.5 keeps the 500 with the lowest ids.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "engine/fake_runner.h"
 
 namespace onecard::engine {
@@ -13,6 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 struct Outcome {
+  PromptEvent prompt;
   std::vector<int32_t> tokens;
   std::optional<FinishedEvent> finished;
 };
@@ -57,6 +60,8 @@ class StepLoopTest : public testing::Test {
       EXPECT_FALSE(outcome.finished) << "an event behind the last";
       if (const auto* token = std::get_if<TokenEvent>(&*event))
         outcome.tokens.push_back(token->token);
+      else if (auto* prompt = std::get_if<PromptEvent>(&*event))
+        outcome.prompt = std::move(*prompt);
       else
         outcome.finished = std::get<FinishedEvent>(*event);
     }
@@ -135,6 +140,83 @@ TEST_F(StepLoopTest, ChunksOfSeveralPromptsTakeTurns) {
     loop_->run_turn();
   }
   EXPECT_LT(count("p0"), 10 * FakeRunner::kLayers);
+}
+
+// Nor do streams hold up a prompt: a layer comes between any two steps.
+TEST_F(StepLoopTest, ReadsALayerBetweenTheStepsOfOthers) {
+  open({.prefill_chunk_tokens = 8}, {.context_length = 1000});
+  for (int i = 0; i < 3; ++i) add({i}, 200);
+  while (loop_->counters().num_steps < 3) loop_->run_turn();
+  const auto events = add(iota(33, 0), 1);
+  const int64_t steps = loop_->counters().num_steps;
+  while (!drain(*events).finished) loop_->run_turn();
+  EXPECT_EQ(loop_->counters().num_steps - steps, 4 * FakeRunner::kLayers);
+}
+
+TEST_F(StepLoopTest, EqualPromptsAreReadOnce) {
+  open({.prefill_chunk_tokens = 8});
+  const auto prompt = iota(30, 0);
+  std::vector<std::shared_ptr<EventQueue>> equal;
+  for (int i = 0; i < 3; ++i) equal.push_back(add(prompt, 4));
+  SequenceRequest salted;
+  salted.cache_salt = "other";
+  const auto apart = add(prompt, 4, std::move(salted));
+  run_until_idle();
+  // 29 tokens read by the first of them, 29 by the one of another salt; four steps each.
+  EXPECT_EQ(runner_->num_rows_computed, 2 * 29 + 4 * 4);
+  for (size_t i = 0; i < equal.size(); ++i) {
+    const Outcome outcome = drain(*equal[i]);
+    EXPECT_EQ(outcome.tokens, FakeRunner::greedy(prompt, 4));
+    EXPECT_EQ(outcome.finished->cached_tokens, i == 0 ? 0 : 29);
+  }
+  EXPECT_EQ(drain(*apart).finished->cached_tokens, 0);
+}
+
+TEST_F(StepLoopTest, WhoeverWaitsForAnEqualPromptGoesOnWhenItIsCancelled) {
+  open({.prefill_chunk_tokens = 8});
+  const auto prompt = iota(30, 0);
+  const auto first = add(prompt, 4);
+  const auto second = add(prompt, 4);
+  loop_->run_turn();
+  first->request_end(EndRequest::kCancel);
+  run_until_idle();
+  EXPECT_EQ(drain(*second).tokens, FakeRunner::greedy(prompt, 4));
+}
+
+// The fake's logits are 5 for the next token and -((7919 i + next) mod 13) for any other i.
+TEST_F(StepLoopTest, PromptLogprobsAreOfEveryTokenBehindTheFirst) {
+  open({.prefill_chunk_tokens = 100}, {.context_length = 200});
+  const auto prompt = iota(90, 3);
+  add(prompt, 1);
+  run_until_idle();
+  const int64_t rows = runner_->num_rows_computed;
+  SequenceRequest request;
+  request.prompt_logprobs = 2;
+  const auto events = add(prompt, 3, std::move(request));
+  run_until_idle();
+  const Outcome outcome = drain(*events);
+  EXPECT_EQ(outcome.tokens, FakeRunner::greedy(prompt, 3));
+  EXPECT_EQ(outcome.finished->cached_tokens, 0);  // what is cached has no logits
+  EXPECT_EQ(runner_->num_rows_computed - rows, 90 + 2);
+  ASSERT_EQ(outcome.prompt.tokens.size(), prompt.size() - 1);
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    const int32_t next = FakeRunner::next({prompt.begin(), prompt.begin() + long(i)});
+    const auto logit = [&](int32_t id) {
+      return id == next ? 5.0 : -double((int64_t{id} * 7919 + next) % 13);
+    };
+    double sum = 0;
+    int64_t rank = 1;
+    for (int32_t id = 0; id < FakeRunner::kVocab; ++id) {
+      sum += std::exp(logit(id));
+      rank += logit(id) > logit(prompt[i]);
+    }
+    const TokenEvent& got = outcome.prompt.tokens[i - 1];
+    EXPECT_EQ(got.token, prompt[i]);
+    EXPECT_NEAR(got.logprob, logit(prompt[i]) - std::log(sum), 1e-5);
+    EXPECT_EQ(got.rank, rank);
+    ASSERT_EQ(got.top.size(), 2u);
+    EXPECT_EQ(got.top[0].token, next);
+  }
 }
 
 TEST_F(StepLoopTest, CancelEndsAPrefillBeforeItsNextLayer) {

@@ -27,10 +27,13 @@ class ScriptRunner final : public engine::ModelRunner {
   int64_t context_length() const override { return context_length_; }
   int64_t vocab_size() const override { return vocab_size_; }
 
-  std::unique_ptr<engine::ChunkPass> start_chunk(int, std::span<const int32_t>, bool) override {
+  std::unique_ptr<engine::ChunkPass> start_chunk(int, std::span<const int32_t>, bool,
+                                                 View<float> logits) override {
     struct Pass final : engine::ChunkPass {
       bool run_layer() override { return true; }
     };
+    for (int64_t row = 0; row < logits.rows; ++row)
+      std::fill(logits.row(row), logits.row(row) + vocab_size_, 0.0f);  // everything is as likely
     return std::make_unique<Pass>();
   }
   void decode(std::span<const engine::DecodeRow> rows, View<float> logits) override {
