@@ -62,15 +62,20 @@ ChatRun run_chat(Service& service, const openai::ChatRequest& request,
 
   service.metrics().observe_request(
       fields.n, fields.max_tokens.value_or(service.context_length() - num_prompt_tokens));
+  std::vector<engine::SequenceRequest> sequences;
   for (int i = 0; i < fields.n; ++i) {
     engine::SequenceRequest sequence = service.sequence_request(fields, run.prompt, i);
     sequence.request_id = request_id;
     sequence.sampling.num_logprobs = request.num_logprobs;
+    if (i == 0) sequence.prompt_logprobs = fields.prompt_logprobs;
     sequence.constraint = make_constraint(constraint, service.tokenizer());
     sequence.wake = wake;
+    sequences.push_back(std::move(sequence));
+  }
+  for (engine::SequenceHandle& handle : service.submit(std::move(sequences))) {
     run.choices.push_back(
         {Generation(service.tokenizer(), service.metrics(), options), {}, {}, false});
-    service.submit(std::move(sequence), run.choices.back().generation);
+    run.choices.back().generation.start(std::move(handle), num_prompt_tokens);
   }
   return run;
 }

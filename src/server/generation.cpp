@@ -47,6 +47,8 @@ bool Generation::pull(text::MessageEvents& events) {
     if (!event) break;
     if (auto* token = std::get_if<engine::TokenEvent>(&*event))
       take_token(std::move(*token), events);
+    else if (auto* prompt = std::get_if<engine::PromptEvent>(&*event))
+      prompt_tokens_ = std::move(prompt->tokens);
     else
       finish(std::get<engine::FinishedEvent>(*event), events);
   }

@@ -44,6 +44,9 @@ class Generation {
   const Usage& usage() const { return usage_; }
   /// The stop id that ended the answer, if one did.
   std::optional<int32_t> stop_token_id() const { return stop_token_id_; }
+  /// The prompt's tokens behind its first, with their log probabilities; there before the answer's
+  /// first event, and only if the sequence was asked for them.
+  const std::vector<engine::TokenEvent>& prompt_tokens() const { return prompt_tokens_; }
   /// Tokens since the last call; only with keep_tokens.
   std::vector<engine::TokenEvent> take_tokens() { return std::exchange(tokens_, {}); }
 
@@ -69,6 +72,7 @@ class Generation {
   std::optional<ApiError> error_;
   std::optional<int32_t> stop_token_id_;
   std::vector<engine::TokenEvent> tokens_;
+  std::vector<engine::TokenEvent> prompt_tokens_;
 };
 
 }  // namespace onecard::server

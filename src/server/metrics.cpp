@@ -142,6 +142,9 @@ std::string Metrics::render(const engine::Counters& counters) const {
   value("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.",
         double(counters.prefix_cache_hits));
   value("vllm:num_preemptions_total", "counter", "Sequences that lost their slot to others.", 0);
+  value("onecard:computed_tokens_total", "counter",
+        "Tokens that went through the model, of prompts and answers.",
+        double(counters.tokens_computed));
   value("onecard:decode_steps_total", "counter", "Decode steps, each of all sequences decoding.",
         double(counters.num_steps));
   value("onecard:prefill_chunks_total", "counter", "Chunks of prompts read.",

@@ -45,12 +45,11 @@ void Service::check_length(int64_t num_prompt_tokens, const std::string& param,
                  param, "context_length_exceeded", "invalid_request_error");
 }
 
-void Service::submit(engine::SequenceRequest request, Generation& generation) {
-  const auto num_prompt_tokens = int64_t(request.prompt.size());
-  engine::Submission submission = engine_.submit(std::move(request));
+std::vector<engine::SequenceHandle> Service::submit(std::vector<engine::SequenceRequest> requests) {
+  engine::GroupSubmission submission = engine_.submit_together(std::move(requests));
   switch (submission.admit) {
     case engine::Admit::kAccepted:
-      return generation.start(std::move(submission.handle), num_prompt_tokens);
+      break;
     case engine::Admit::kQueueFull:
       throw ApiError(429, "The server is busy and its queue is full.", "", "queue_full")
           .set_retry_after(options_.retry_after_seconds);
@@ -60,6 +59,7 @@ void Service::submit(engine::SequenceRequest request, Generation& generation) {
     case engine::Admit::kFailed:
       throw ApiError(503, "The engine has failed: " + engine_.failure(), "", "engine_failed");
   }
+  return std::move(submission.handles);
 }
 
 engine::SequenceRequest Service::sequence_request(const openai::GenerationFields& fields,
@@ -68,6 +68,7 @@ engine::SequenceRequest Service::sequence_request(const openai::GenerationFields
   engine::SequenceRequest request;
   request.prompt = std::move(prompt);
   request.sampling = fields.sampling;
+  if (!request.sampling.seed) request.sampling.seed = options_.default_seed;
   if (request.sampling.seed) *request.sampling.seed += uint64_t(choice_idx);
   request.max_tokens = fields.max_tokens;
   request.min_tokens = fields.min_tokens;

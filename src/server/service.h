@@ -25,6 +25,7 @@ struct ServiceOptions {
   text::ChatJsonOptions chat;
   text::ClientMarkup client_markup = text::ClientMarkup::kText;
   std::optional<double> request_timeout_seconds;
+  std::optional<uint64_t> default_seed;  // of requests without one; none: a random one each
   int retry_after_seconds = 2;
 };
 
@@ -48,9 +49,9 @@ class Service {
   void check_length(int64_t num_prompt_tokens, const std::string& param,
                     std::optional<int64_t> max_tokens) const;
 
-  /// Hands one sequence to the engine and starts `generation` with it. Throws 429 or 503 when the
-  /// engine does not take it.
-  void submit(engine::SequenceRequest request, Generation& generation);
+  /// Hands the sequences of one request to the engine. Throws 429 or 503 when the engine does not
+  /// take them all; none runs then.
+  std::vector<engine::SequenceHandle> submit(std::vector<engine::SequenceRequest> requests);
 
   /// The part of a sequence that the shared fields say; choice `choice_idx` of n has a seed of its
   /// own.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <condition_variable>
 #include <latch>
 #include <mutex>
@@ -341,13 +342,98 @@ TEST_F(AppTest, Completions) {
        post("/v1/completions", R"({"prompt":"a","stream":true,"echo":true,"stop":"day"})").data())
     if (data != "[DONE]") text += choice(json::parse(data)).find("text")->as_string();
   EXPECT_EQ(text, "a fine ");
-  for (const char* bad : {R"({})", R"({"prompt":""})", R"({"prompt":[]})", R"({"prompt":[[]]})",
-                          R"({"prompt":[1,"a"]})", R"({"prompt":[-1]})", R"({"prompt":[99999]})",
-                          R"({"prompt":"a","logprobs":21})"}) {
+  for (const char* bad :
+       {R"({})", R"({"prompt":"a","max_tokens":0})", R"({"prompt":""})", R"({"prompt":[]})",
+        R"({"prompt":[[]]})", R"({"prompt":[1,"a"]})", R"({"prompt":[-1]})",
+        R"({"prompt":[99999]})", R"({"prompt":"a","logprobs":21})"}) {
     const Answer answer = post("/v1/completions", bad);
     EXPECT_EQ(answer.response.status, 400) << bad;
-    EXPECT_THAT(answer.error("param"), testing::AnyOf("prompt", "logprobs")) << bad;
+    EXPECT_THAT(answer.error("param"), testing::AnyOf("prompt", "logprobs", "max_tokens")) << bad;
   }
+}
+
+// The scripted model finds every token of a prompt equally likely; ties go to the lower id.
+TEST_F(AppTest, EchoedPromptsHaveLogProbabilities) {
+  open(" fine day");
+  const auto prompt = tokenizer().encode("It is a \u00e9\u6f22 thing");
+  const std::string text = "It is a \u00e9\u6f22 thing fine day";
+  const double even = -std::log(double(tokenizer().vocab_size()));
+  const std::string fields = R"({"prompt":"It is a \u00e9\u6f22 thing","echo":true,"logprobs":2)";
+  const auto check = [&](const Value& logprobs, size_t num_answer) {
+    const auto& tokens = logprobs.find("tokens")->items();
+    const auto& values = logprobs.find("token_logprobs")->items();
+    const auto& tops = logprobs.find("top_logprobs")->items();
+    const auto& offsets = logprobs.find("text_offset")->items();
+    ASSERT_EQ(tokens.size(), prompt.size() + num_answer);
+    ASSERT_EQ(values.size(), tokens.size());
+    ASSERT_EQ(tops.size(), tokens.size());
+    ASSERT_EQ(offsets.size(), tokens.size());
+    EXPECT_TRUE(values[0].is_null());
+    EXPECT_TRUE(tops[0].is_null());
+    for (size_t i = 1; i < prompt.size(); ++i) {
+      EXPECT_NEAR(values[i].as_double(), even, 1e-5);
+      EXPECT_EQ(tops[i].members().size(), 2u);
+    }
+    EXPECT_EQ(offsets[0].as_int64(), 0);
+    if (num_answer > 0) {
+      EXPECT_EQ(offsets[prompt.size()].as_int64(), 16);  // code points of the prompt
+      EXPECT_NEAR(values[prompt.size()].as_double(), 0, 1e-5);
+    }
+  };
+  const size_t num_answer = tokenizer().encode(" fine day").size();
+  const Value whole = post("/v1/completions", fields + "}").json();
+  EXPECT_EQ(choice(whole).find("text")->as_string(), text);
+  check(*choice(whole).find("logprobs"), num_answer);
+
+  // Each choice of a stream has the prompt once, in front.
+  std::vector<std::string> texts(2);
+  std::vector<size_t> counts(2);
+  for (const std::string& data :
+       post("/v1/completions", fields + R"(,"n":2,"stream":true})").data()) {
+    if (data == "[DONE]") continue;
+    const Value chunk = json::parse(data);
+    const auto idx = size_t(*choice(chunk).find("index")->as_int64());
+    texts[idx] += choice(chunk).find("text")->as_string();
+    counts[idx] += choice(chunk).find("logprobs")->find("tokens")->items().size();
+  }
+  EXPECT_THAT(texts, ElementsAre(text, text));
+  EXPECT_THAT(counts, testing::Each(prompt.size() + num_answer));
+
+  // What evaluation tools ask: the prompt alone.
+  const Value alone = post("/v1/completions", fields + R"(,"max_tokens":0})").json();
+  EXPECT_EQ(choice(alone).find("text")->as_string(), "It is a \u00e9\u6f22 thing");
+  EXPECT_EQ(choice(alone).find("finish_reason")->as_string(), "length");
+  EXPECT_EQ(alone.find("usage")->find("completion_tokens")->as_int64(), 0);
+  check(*choice(alone).find("logprobs"), 0);
+}
+
+TEST_F(AppTest, PromptsHaveLogProbabilitiesById) {
+  open("</think>Yes.");
+  const Value body = chat(R"(,"n":2,"prompt_logprobs":1)").json();
+  const auto& entries = body.find("prompt_logprobs")->items();
+  ASSERT_EQ(int64_t(entries.size()), body.find("usage")->find("prompt_tokens")->as_int64());
+  EXPECT_TRUE(entries[0].is_null());
+  const auto& second = entries[1].members();
+  ASSERT_FALSE(second.empty());
+  EXPECT_EQ(second[0].second.find("rank")->as_int64(), 1);  // everything is as likely
+  EXPECT_TRUE(second[0].second.find("decoded_token")->is_string());
+  const Value completion =
+      post("/v1/completions", R"({"prompt":[5,6,7],"n":2,"prompt_logprobs":0})").json();
+  for (size_t i = 0; i < 2; ++i) {
+    const auto& tokens = choice(completion, i).find("prompt_logprobs")->items();
+    ASSERT_EQ(tokens.size(), 3u);
+    ASSERT_EQ(tokens[1].members().size(), 1u);
+    EXPECT_EQ(tokens[1].members()[0].first, "6");
+  }
+  EXPECT_EQ(chat(R"(,"prompt_logprobs":1,"stream":true)").error("param"), "prompt_logprobs");
+}
+
+TEST_F(AppTest, MoreAnswersThanTheServerHoldsAreRefused) {
+  open("</think>x", {}, {.max_num_seqs = 2, .max_queued_seqs = 3});
+  EXPECT_EQ(chat(R"(,"n":5)").response.status, 200);
+  const Answer answer = chat(R"(,"n":6)");
+  EXPECT_EQ(answer.response.status, 400);
+  EXPECT_EQ(answer.error("param"), "n");
 }
 
 TEST_F(AppTest, TokenizerEndpoints) {
@@ -458,6 +544,80 @@ TEST_F(AppTest, DrainingIsSaid) {
   engine_->drain();
   EXPECT_EQ(chat("").response.status, 503);
   EXPECT_EQ(get("/health").response.status, 503);
+}
+
+TEST_F(AppTest, ADeadlineIsATimeout) {
+  ServiceOptions options;
+  options.request_timeout_seconds = 1e-9;
+  open("</think>One two three.", options);
+  const Answer answer = chat("");
+  EXPECT_EQ(answer.response.status, 504);
+  EXPECT_EQ(answer.error("code"), "deadline_exceeded");
+  const auto data = chat(R"(,"stream":true)").data();
+  EXPECT_THAT(data.at(data.size() - 2), HasSubstr("deadline_exceeded"));
+  EXPECT_EQ(data.back(), "[DONE]");
+}
+
+TEST_F(AppTest, ImagesAreRefusedByName) {
+  open("</think>x");
+  const std::string url = "data:image/png;base64,AAAA";
+  const Answer chat_answer =
+      post("/v1/chat/completions",
+           R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":")" +
+               url + R"("}}]}]})");
+  EXPECT_EQ(chat_answer.response.status, 501);
+  EXPECT_THAT(chat_answer.error("message"), HasSubstr("images are not supported"));
+  EXPECT_THAT(chat_answer.error("param"), StartsWith("messages[0].content[0]"));
+  const Answer response = post("/v1/responses", R"({"input":[{"role":"user","content":[)"
+                                                R"({"type":"input_image","image_url":")" +
+                                                    url + R"("}]}]})");
+  EXPECT_EQ(response.response.status, 501);
+  EXPECT_EQ(response.error("param"), "input[0].content[0].type");
+  const Answer message =
+      post("/v1/messages", R"({"max_tokens":5,"messages":[{"role":"user","content":[)"
+                           R"({"type":"image","source":{"type":"url","url":")" +
+                               url + R"("}}]}]})");
+  EXPECT_EQ(message.response.status, 501);
+  EXPECT_EQ(message.json().find("type")->as_string(), "error");
+  EXPECT_THAT(message.error("message"), HasSubstr("images are not supported"));
+}
+
+// Without a seed of its own a request gets the server's, if there is one; choices still differ.
+TEST_F(AppTest, ADefaultSeedRepeatsAnswers) {
+  ServiceOptions options;
+  options.default_seed = 7;
+  open("</think>x", options);
+  openai::GenerationFields fields;
+  EXPECT_EQ(service_->sequence_request(fields, {1}, 0).sampling.seed, 7u);
+  EXPECT_EQ(service_->sequence_request(fields, {1}, 2).sampling.seed, 9u);
+  fields.sampling.seed = 1;
+  EXPECT_EQ(service_->sequence_request(fields, {1}, 2).sampling.seed, 3u);
+}
+
+// What the usual dashboards draw.
+TEST_F(AppTest, MetricsHaveTheNamesOfDashboards) {
+  open("</think>One two.");
+  chat("");
+  const std::string text = get("/metrics").response.body;
+  for (const char* name :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+        "prompt_tokens_total", "generation_tokens_total", "request_success_total",
+        "prefix_cache_queries_total", "prefix_cache_hits_total", "prompt_tokens_cached_total",
+        "num_preemptions_total", "cache_config_info"}) {
+    EXPECT_THAT(text,
+                HasSubstr("\nvllm:" + std::string(name) + R"({engine="0",model_name="demo")"));
+    EXPECT_THAT(text, HasSubstr("# TYPE vllm:" + std::string(name) + " "));
+  }
+  for (const char* name :
+       {"e2e_request_latency_seconds", "time_to_first_token_seconds", "inter_token_latency_seconds",
+        "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+        "request_inference_time_seconds", "request_time_per_output_token_seconds",
+        "request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens",
+        "request_params_n", "request_params_max_tokens"}) {
+    EXPECT_THAT(text, HasSubstr("# TYPE vllm:" + std::string(name) + " histogram"));
+    EXPECT_THAT(text, HasSubstr("\nvllm:" + std::string(name) +
+                                R"(_bucket{engine="0",model_name="demo",le="+Inf"} )"));
+  }
 }
 
 TEST_F(AppTest, MetricsCountWhatHappened) {

@@ -99,9 +99,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{R"("stream":true,"stream_options":{"include_usage":1})",
              "stream_options.include_usage"},
         Case{R"("logprobs":5)", "logprobs"}, Case{R"("use_beam_search":true)", "use_beam_search"},
-        Case{R"("prompt_logprobs":1)", "prompt_logprobs"}, Case{R"("best_of":2)", "best_of"},
-        Case{R"("guided_regex":"a*")", "guided_regex"}, Case{R"("echo":true)", "echo"},
-        Case{R"("parallel_tool_calls":0)", "parallel_tool_calls"},
+        Case{R"("prompt_logprobs":21)", "prompt_logprobs"},
+        Case{R"("prompt_logprobs":1,"stream":true)", "prompt_logprobs"},
+        Case{R"("best_of":2)", "best_of"}, Case{R"("guided_regex":"a*")", "guided_regex"},
+        Case{R"("echo":true)", "echo"}, Case{R"("parallel_tool_calls":0)", "parallel_tool_calls"},
         Case{R"("thinking_token_budget":-1)", "thinking_token_budget"}));
 
 TEST(ChatRequest, BodiesThatAreNoRequestAreRefused) {

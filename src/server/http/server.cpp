@@ -1,5 +1,7 @@
 #include "server/http/server.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -524,6 +526,7 @@ void Server::run(Handler& handler) {
   asio::co_spawn(impl_->acceptor.get_executor(), impl_->accept_loop(), asio::detached);
   for (int i = 0; i < impl_->options.num_threads; ++i)
     impl_->threads.emplace_back([impl = impl_.get()] {
+      pthread_setname_np(pthread_self(), "http");
       const auto work = asio::make_work_guard(impl->io);
       impl->io.run();
     });

@@ -61,6 +61,10 @@ class ChatFormat final : public AnswerFormat {
     }
     json::Value body = chat_completion(answer_, std::move(list), total_usage(choices));
     if (request_.generation.return_token_ids) body.set("prompt_token_ids", ids_json(prompt_));
+    if (request_.generation.prompt_logprobs)
+      body.set("prompt_logprobs",
+               prompt_logprobs_json(choices[0].generation.prompt_tokens(),
+                                    *request_.generation.prompt_logprobs, tokenizer_));
     return json::dump(body);
   }
 

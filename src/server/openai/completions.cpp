@@ -1,5 +1,6 @@
 #include "server/openai/completions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -26,7 +27,11 @@ struct CompletionRequest {
   GenerationFields generation;
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::string> echoes;  // the prompts as text; empty without echo
+  bool prompt_only = false;         // with echo: nothing is answered
   std::optional<int> num_logprobs;
+
+  /// Log probabilities of the prompt's tokens stand in front of the answer's.
+  bool echoes_logprobs() const { return !echoes.empty() && num_logprobs.has_value(); }
 };
 
 class PromptReader {
@@ -112,18 +117,20 @@ CompletionRequest parse_completion_request(const std::string& text,
   const Fields fields(body);
   CompletionRequest request;
   request.model = fields.string("model").value_or("");
-  request.generation = read_generation_fields(fields);
+  const bool echo = fields.boolean("echo").value_or(false);
+  request.generation = read_generation_fields(fields, echo ? 0 : 1);
   if (!request.generation.max_tokens) request.generation.max_tokens = kDefaultMaxTokens;
+  if (*request.generation.max_tokens == 0) {  // the engine answers at least one, which is not told
+    request.prompt_only = true;
+    request.generation.max_tokens = 1;
+  }
   if (const auto logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs))
     request.num_logprobs = int(*logprobs);
   request.prompts = PromptReader(fields, tokenizer).read();
   for (const auto& prompt : request.prompts)
     if (prompt.empty()) fields.refuse("prompt", "must not be empty");
-  if (fields.boolean("echo").value_or(false)) {
-    if (request.num_logprobs)
-      throw Error(ErrorCode::kUnsupported, "echo: is not supported together with logprobs");
+  if (echo)
     for (const auto& prompt : request.prompts) request.echoes.push_back(decoded(prompt, tokenizer));
-  }
   return request;
 }
 
@@ -141,14 +148,18 @@ class CompletionFormat final : public AnswerFormat {
   }
 
   void begin(std::string& out) override {
-    if (request_.echoes.empty()) return;
+    if (request_.echoes.empty() || request_.num_logprobs) return;
     for (size_t i = 0; i < states_.size(); ++i)
       append_event(out, json::dump(chunk(choice_json(i, nullptr, echo_of(i), json::Value()))));
   }
 
   void add(size_t choice_idx, Choice& choice, const text::MessageEvent& event,
            std::string& out) override {
+    // Log probabilities of the prompt are there only now.
+    if (request_.echoes_logprobs() && !std::exchange(states_[choice_idx].echo_told, true))
+      append_event(out, json::dump(chunk(echo_json(choice_idx, choice))));
     json::Value json;
+    if (request_.prompt_only && !std::holds_alternative<text::MessageEnd>(event)) return;
     if (const auto* content = std::get_if<text::ContentDelta>(&event))
       json = choice_json(choice_idx, &choice, content->text, json::Value());
     else if (const auto* end = std::get_if<text::MessageEnd>(&event))
@@ -157,7 +168,7 @@ class CompletionFormat final : public AnswerFormat {
       return;
     json::Value whole = chunk(std::move(json));
     if (request_.generation.continuous_usage_stats)
-      whole.set("usage", usage_json(choice.generation.usage()));
+      whole.set("usage", usage_json(told_usage(choice)));
     append_event(out, json::dump(whole));
   }
 
@@ -180,8 +191,16 @@ class CompletionFormat final : public AnswerFormat {
     json::Value list = json::Value::array();
     for (size_t i = 0; i < choices.size(); ++i) {
       const text::ParsedMessage message = text::fold(choices[i].events);
-      list.items().push_back(last_choice_json(i, choices[i], echo_of(i) + message.content,
-                                              {message.finish_reason, message.stop_string}));
+      const Choice& first = choices[i - i % size_t(request_.generation.n)];  // of the same prompt
+      prepend_prompt(first, i);
+      list.items().push_back(last_choice_json(
+          i, choices[i], echo_of(i) + (request_.prompt_only ? "" : message.content),
+          {message.finish_reason, message.stop_string}));
+      if (request_.generation.prompt_logprobs)
+        list.items().back().set(
+            "prompt_logprobs",
+            prompt_logprobs_json(first.generation.prompt_tokens(),
+                                 *request_.generation.prompt_logprobs, tokenizer_));
     }
     json::Value body = head_;
     body.set("choices", std::move(list));
@@ -192,8 +211,17 @@ class CompletionFormat final : public AnswerFormat {
   http::Response error(const ApiError& error) override { return error_response(error); }
 
  private:
+  // The parallel arrays of log probabilities that completions have always had.
+  struct TokenArrays {
+    json::Value texts = json::Value::array();
+    json::Value values = json::Value::array();
+    json::Value tops = json::Value::array();
+    json::Value offsets = json::Value::array();
+  };
   struct State {
-    size_t text_offset = 0;  // of the next token whose log probability is told
+    TokenArrays arrays;      // to be told next
+    size_t text_offset = 0;  // of the next token, in code points
+    bool echo_told = false;
   };
 
   size_t prompt_of(size_t choice_idx) const { return choice_idx / size_t(request_.generation.n); }
@@ -209,8 +237,10 @@ class CompletionFormat final : public AnswerFormat {
 
   json::Value last_choice_json(size_t choice_idx, Choice& choice, const std::string& text,
                                const text::MessageEnd& end) {
+    const text::FinishReason reason =
+        request_.prompt_only ? text::FinishReason::kLength : end.reason;
     json::Value json = choice_json(choice_idx, &choice, text,
-                                   json::Value::string(text::finish_reason_name(end.reason)));
+                                   json::Value::string(text::finish_reason_name(reason)));
     const std::optional<int32_t> stop_id =
         told_stop_id(choice.generation.stop_token_id(), request_.generation.stop_token_ids);
     json.set("stop_reason", !end.stop_string.empty() ? json::Value::string(end.stop_string)
@@ -226,8 +256,11 @@ class CompletionFormat final : public AnswerFormat {
                                             {"logprobs", json::Value()},
                                             {"finish_reason", std::move(finish_reason)}});
     if (choice == nullptr) return json;
-    if (request_.num_logprobs)
-      json.set("logprobs", logprobs(choice->tokens, states_[choice_idx].text_offset));
+    if (request_.prompt_only) choice->tokens.clear();
+    if (request_.num_logprobs) {
+      for (const engine::TokenEvent& token : choice->tokens) add_token(token, states_[choice_idx]);
+      json.set("logprobs", take_arrays(states_[choice_idx]));
+    }
     if (request_.generation.return_token_ids) {
       json.set("token_ids", ids_json(choice->tokens));
       json.set("prompt_token_ids", ids_json(request_.prompts[prompt_of(choice_idx)]));
@@ -236,34 +269,63 @@ class CompletionFormat final : public AnswerFormat {
     return json;
   }
 
-  // The form that completions have always had: parallel arrays.
-  json::Value logprobs(const std::vector<engine::TokenEvent>& tokens, size_t& text_offset) const {
-    const bool as_ids = request_.generation.tokens_as_token_ids;
-    json::Value texts = json::Value::array();
-    json::Value values = json::Value::array();
-    json::Value tops = json::Value::array();
-    json::Value offsets = json::Value::array();
-    for (const engine::TokenEvent& token : tokens) {
-      texts.items().push_back(json::Value::string(shown_token(token.token, tokenizer_, as_ids)));
-      values.items().push_back(logprob_json(token.logprob));
-      offsets.items().push_back(json::Value::integer(int64_t(text_offset)));
-      text_offset += tokenizer_.token_bytes(token.token).size();
-      json::Value top = json::Value::object();
-      for (const engine::TokenLogprob& other : token.top)
-        top.set(shown_token(other.token, tokenizer_, as_ids), logprob_json(other.logprob));
-      tops.items().push_back(std::move(top));
-    }
-    return json::Value::object({{"tokens", std::move(texts)},
-                                {"token_logprobs", std::move(values)},
-                                {"top_logprobs", std::move(tops)},
-                                {"text_offset", std::move(offsets)}});
+  // The prompt of a stream whose tokens have log probabilities.
+  json::Value echo_json(size_t choice_idx, const Choice& choice) {
+    prepend_prompt(choice, choice_idx);
+    json::Value json = choice_json(choice_idx, nullptr, echo_of(choice_idx), json::Value());
+    json.set("logprobs", take_arrays(states_[choice_idx]));
+    return json;
+  }
+
+  // `first`: a choice of the same prompt that was asked for its log probabilities.
+  void prepend_prompt(const Choice& first, size_t choice_idx) {
+    if (!request_.echoes_logprobs()) return;
+    State& state = states_[choice_idx];
+    const int32_t begin = request_.prompts[prompt_of(choice_idx)][0];
+    add_token(begin, json::Value(), json::Value(), state);
+    for (const engine::TokenEvent& token : first.generation.prompt_tokens())
+      add_token(token, state);
+  }
+
+  void add_token(const engine::TokenEvent& token, State& state) const {
+    json::Value top = json::Value::object();
+    for (size_t i = 0; i < std::min(token.top.size(), size_t(*request_.num_logprobs)); ++i)
+      top.set(shown(token.top[i].token), logprob_json(token.top[i].logprob));
+    add_token(token.token, logprob_json(token.logprob), std::move(top), state);
+  }
+
+  void add_token(int32_t token, json::Value logprob, json::Value top, State& state) const {
+    state.arrays.texts.items().push_back(json::Value::string(shown(token)));
+    state.arrays.values.items().push_back(std::move(logprob));
+    state.arrays.tops.items().push_back(std::move(top));
+    state.arrays.offsets.items().push_back(json::Value::integer(int64_t(state.text_offset)));
+    for (const char c : known_bytes(token, tokenizer_))
+      state.text_offset += (static_cast<unsigned char>(c) & 0xc0) != 0x80;  // begins a code point
+  }
+
+  std::string shown(int32_t token) const {
+    return shown_token(token, tokenizer_, request_.generation.tokens_as_token_ids);
+  }
+
+  static json::Value take_arrays(State& state) {
+    TokenArrays arrays = std::exchange(state.arrays, TokenArrays());
+    return json::Value::object({{"tokens", std::move(arrays.texts)},
+                                {"token_logprobs", std::move(arrays.values)},
+                                {"top_logprobs", std::move(arrays.tops)},
+                                {"text_offset", std::move(arrays.offsets)}});
+  }
+
+  Usage told_usage(const Choice& choice) const {
+    Usage usage = choice.generation.usage();
+    if (request_.prompt_only) usage.completion_tokens = 0;
+    return usage;
   }
 
   // Every prompt counts once.
   Usage usage_of(const std::vector<Choice>& choices) const {
     Usage total;
     for (size_t i = 0; i < choices.size(); ++i) {
-      const Usage& usage = choices[i].generation.usage();
+      const Usage usage = told_usage(choices[i]);
       total.completion_tokens += usage.completion_tokens;
       if (i % size_t(request_.generation.n) != 0) continue;
       total.prompt_tokens += usage.prompt_tokens;
@@ -296,18 +358,30 @@ std::unique_ptr<http::Exchange> start_completion(Service& service, const http::R
   options.include_stop_string = fields.include_stop_string;
   options.skip_special_tokens = fields.skip_special_tokens;
   options.keep_tokens = completion.num_logprobs || fields.return_token_ids;
-  std::vector<Choice> choices;
+  std::vector<engine::SequenceRequest> sequences;
+  std::vector<int64_t> num_prompt_tokens;
   for (const auto& prompt : completion.prompts)
     for (int i = 0; i < fields.n; ++i) {
       engine::SequenceRequest sequence = service.sequence_request(fields, prompt, i);
       sequence.request_id = request.id;
       sequence.sampling.num_logprobs = completion.num_logprobs;
+      // In a whole answer the first choice of a prompt speaks for all; a stream cannot wait for it.
+      if (completion.echoes_logprobs() && (i == 0 || fields.stream))
+        sequence.prompt_logprobs =
+            std::max(*completion.num_logprobs, fields.prompt_logprobs.value_or(0));
+      else if (i == 0)
+        sequence.prompt_logprobs = fields.prompt_logprobs;
       sequence.constraint = make_constraint(constraint, service.tokenizer());
       sequence.wake = wake;
-      choices.push_back(
-          {Generation(service.tokenizer(), service.metrics(), options), {}, {}, false});
-      service.submit(std::move(sequence), choices.back().generation);
+      sequences.push_back(std::move(sequence));
+      num_prompt_tokens.push_back(int64_t(prompt.size()));
     }
+  std::vector<Choice> choices;
+  for (engine::SequenceHandle& handle : service.submit(std::move(sequences))) {
+    const int64_t num_tokens = num_prompt_tokens[choices.size()];
+    choices.push_back({Generation(service.tokenizer(), service.metrics(), options), {}, {}, false});
+    choices.back().generation.start(std::move(handle), num_tokens);
+  }
   const bool stream = fields.stream;
   auto format = std::make_unique<CompletionFormat>(service, std::move(completion));
   return std::make_unique<AnswerExchange>(std::move(choices), std::move(format), stream,

@@ -34,9 +34,6 @@ void refuse_unsupported(const Fields& fields) {
   if (fields.integer("best_of", 1).value_or(1) != 1) refuse("best_of");
   if (fields.integer("priority", std::numeric_limits<int64_t>::min()).value_or(0) != 0)
     refuse("priority");
-  if (const json::Value* value = fields.find("prompt_logprobs");
-      value != nullptr && !(value->is_bool() && !value->as_bool()))
-    refuse("prompt_logprobs");
   for (const std::string_view key :
        {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"})
     if (fields.find(key) != nullptr) refuse(key);
@@ -44,13 +41,26 @@ void refuse_unsupported(const Fields& fields) {
 
 }  // namespace
 
-GenerationFields read_generation_fields(const Fields& fields) {
-  refuse_unsupported(fields);
-  GenerationFields out;
-  engine::SamplingParams& sampling = out.sampling;
+void read_temperature_and_top_p(const Fields& fields, engine::SamplingParams& sampling) {
   sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   if (sampling.top_p == 0) fields.refuse("top_p", "has to be above 0 and at most 1");
+}
+
+std::vector<std::string> read_stop_strings(const Fields& fields, std::string_view key) {
+  std::vector<std::string> stop = fields.string_list(key);
+  if (stop.size() > kMaxStopStrings)
+    fields.refuse(key, "has to hold at most " + std::to_string(kMaxStopStrings) + " strings");
+  for (const std::string& text : stop)
+    if (text.empty()) fields.refuse(key, "must not hold an empty string");
+  return stop;
+}
+
+GenerationFields read_generation_fields(const Fields& fields, int64_t least_max_tokens) {
+  refuse_unsupported(fields);
+  GenerationFields out;
+  engine::SamplingParams& sampling = out.sampling;
+  read_temperature_and_top_p(fields, sampling);
   const int64_t top_k = fields.integer("top_k", -1).value_or(0);
   sampling.top_k = top_k == -1 ? 0 : top_k;
   sampling.min_p = fields.number("min_p", 0, 1).value_or(0);
@@ -66,17 +76,13 @@ GenerationFields read_generation_fields(const Fields& fields) {
     fields.refuse("allowed_token_ids", "must not be empty");
 
   out.n = int(fields.integer("n", 1, kMaxChoices).value_or(1));
-  out.max_tokens = fields.limit("max_completion_tokens", 1);
-  if (const auto max_tokens = fields.limit("max_tokens", 1); !out.max_tokens)
+  out.max_tokens = fields.limit("max_completion_tokens", least_max_tokens);
+  if (const auto max_tokens = fields.limit("max_tokens", least_max_tokens); !out.max_tokens)
     out.max_tokens = max_tokens;
   out.min_tokens = fields.limit("min_tokens", 0).value_or(0);
   if (out.max_tokens && out.min_tokens > *out.max_tokens)
     fields.refuse("min_tokens", "has to be at most max_tokens");
-  out.stop = fields.string_list("stop");
-  if (out.stop.size() > kMaxStopStrings)
-    fields.refuse("stop", "has to hold at most " + std::to_string(kMaxStopStrings) + " strings");
-  for (const std::string& stop : out.stop)
-    if (stop.empty()) fields.refuse("stop", "must not hold an empty string");
+  out.stop = read_stop_strings(fields, "stop");
   out.stop_token_ids = fields.token_ids("stop_token_ids").value_or(std::vector<int32_t>());
   out.include_stop_string = fields.boolean("include_stop_str_in_output").value_or(false);
   out.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -95,6 +101,10 @@ GenerationFields read_generation_fields(const Fields& fields) {
     const Fields stream_fields(*options, fields.name("stream_options"));
     out.include_usage = stream_fields.boolean("include_usage").value_or(false);
     out.continuous_usage_stats = stream_fields.boolean("continuous_usage_stats").value_or(false);
+  }
+  if (const auto num_top = fields.integer("prompt_logprobs", 0, kMaxTopLogprobs)) {
+    if (out.stream) fields.refuse("prompt_logprobs", "needs stream to be false");
+    out.prompt_logprobs = int(*num_top);
   }
   out.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   out.tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);

@@ -28,6 +28,7 @@ struct GenerationFields {
   bool stream = false;
   bool include_usage = false;           // a chunk with the usage at the end
   bool continuous_usage_stats = false;  // usage on every chunk
+  std::optional<int> prompt_logprobs;   // of the prompt's tokens, and of so many others
   bool return_token_ids = false;
   bool tokens_as_token_ids = false;  // log probabilities name tokens "token_id:N"
 };
@@ -36,7 +37,12 @@ constexpr int kMaxStopStrings = 16;
 constexpr int kMaxChoices = 128;
 constexpr int kMaxTopLogprobs = 20;
 
+// Parts of it, for protocols with names of their own.
+void read_temperature_and_top_p(const Fields& fields, engine::SamplingParams& sampling);
+std::vector<std::string> read_stop_strings(const Fields& fields, std::string_view key);
+
 /// Throws kInvalidArgument, or kUnsupported for a field that is known and not implemented.
-GenerationFields read_generation_fields(const Fields& fields);
+/// `least_max_tokens`: the smallest limit that makes sense.
+GenerationFields read_generation_fields(const Fields& fields, int64_t least_max_tokens = 1);
 
 }  // namespace onecard::server::openai

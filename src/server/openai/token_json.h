@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -14,12 +15,18 @@
 
 namespace onecard::server::openai {
 
+/// What a token stands for; nothing for ids that the model has and the tokenizer does not know.
+std::string_view known_bytes(int32_t token, const text::Tokenizer& tokenizer);
 /// The text of a token, with U+FFFD for what is no text; or "token_id:N".
 std::string shown_token(int32_t token, const text::Tokenizer& tokenizer, bool as_id);
 
 /// [{"token", "logprob", "bytes", "top_logprobs"}], for chats.
 json::Value logprobs_json(std::span<const engine::TokenEvent> tokens,
                           const text::Tokenizer& tokenizer, bool tokens_as_ids);
+/// [null, {"id": {"logprob", "rank", "decoded_token"}, ...}, ...]: nothing for a prompt's first
+/// token, then each token with the `num_top` likeliest in its place.
+json::Value prompt_logprobs_json(std::span<const engine::TokenEvent> prompt_tokens, int num_top,
+                                 const text::Tokenizer& tokenizer);
 json::Value logprob_json(double logprob);  // always a finite number
 
 json::Value ids_json(std::span<const int32_t> ids);
