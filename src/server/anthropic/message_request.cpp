@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
+#include "server/chat_fields.h"
 #include "server/fields.h"
 #include "text/python_json.h"
 
@@ -14,26 +14,8 @@ using text::ContentPart;
 using text::Message;
 using text::Role;
 
-std::string at(std::string_view list, size_t idx) {
-  return std::string(list) + "[" + std::to_string(idx) + "]";
-}
-
-std::string required_string(const Fields& fields, std::string_view key) {
-  std::optional<std::string> value = fields.string(key);
-  if (!value) fields.refuse(key, "is missing");
-  return std::move(*value);
-}
-
-Message message_of(Role role, std::vector<ContentPart> content = {}) {
-  Message message;
-  message.role = role;
-  message.content = std::move(content);
-  return message;
-}
-
 ContentPart image_part(const Fields& block, const text::ChatJsonOptions& options) {
-  if (!options.allow_images)
-    throw Error(ErrorCode::kUnsupported, block.name("type") + ": images are not supported");
+  check_images_allowed(block, options);
   const json::Value* source = block.object("source");
   if (source == nullptr) block.refuse("source", "is missing");
   const Fields fields(*source, block.name("source"));
@@ -49,14 +31,14 @@ std::vector<ContentPart> plain_content(const Fields& fields, std::string_view ke
                                        const text::ChatJsonOptions& options) {
   const json::Value* value = fields.find(key);
   if (value == nullptr) return {};
-  if (value->is_string()) return {{ContentPart::Kind::kText, value->as_string()}};
+  if (value->is_string()) return {text_part(value->as_string())};
   if (!value->is_array()) fields.refuse(key, "has to be a string or an array of blocks");
   std::vector<ContentPart> parts;
   for (const json::Value& item : value->items()) {
     const Fields block(item, fields.name(at(key, parts.size())));
     const std::string type = required_string(block, "type");
     if (type == "text")
-      parts.push_back({ContentPart::Kind::kText, required_string(block, "text")});
+      parts.push_back(text_part(required_string(block, "text")));
     else if (type == "image")
       parts.push_back(image_part(block, options));
     else
@@ -88,7 +70,7 @@ void add_user_message(const Fields& message, const text::ChatJsonOptions& option
     if (!open) out.push_back(message_of(Role::kUser));
     open = true;
     if (type == "text")
-      out.back().content.push_back({ContentPart::Kind::kText, required_string(block, "text")});
+      out.back().content.push_back(text_part(required_string(block, "text")));
     else if (type == "image")
       out.back().content.push_back(image_part(block, options));
     else
@@ -109,7 +91,7 @@ void add_assistant_message(const Fields& message, std::vector<Message>& out) {
     const Fields block(content->items()[i], message.name(at("content", i)));
     const std::string type = required_string(block, "type");
     if (type == "text") {
-      assistant.content.push_back({ContentPart::Kind::kText, required_string(block, "text")});
+      assistant.content.push_back(text_part(required_string(block, "text")));
     } else if (type == "thinking") {
       if (!assistant.reasoning.empty()) assistant.reasoning += "\n\n";
       assistant.reasoning += required_string(block, "thinking");
@@ -144,17 +126,7 @@ std::vector<text::ToolDefinition> read_tools(const Fields& fields) {
     if (const std::string type = tool.string("type").value_or("custom"); type != "custom")
       tool.refuse("type",
                   "tools that run on the server are not supported, and \"" + type + "\" is one");
-    // Checked as a function tool; errors name the place in this API.
-    json::Value function = json::Value::object();
-    for (const auto& [from, to] : {std::pair{"name", "name"},
-                                   {"description", "description"},
-                                   {"input_schema", "parameters"},
-                                   {"strict", "strict"}})
-      if (const json::Value* value = tool.find(from)) function.set(to, *value);
-    tools.push_back(
-        text::tool_from_json(json::Value::object({{"type", json::Value::string("function")},
-                                                  {"function", std::move(function)}}),
-                             tools.size()));
+    tools.push_back(flat_function_tool(tool, "input_schema", tools.size()));
   }
   return tools;
 }
@@ -229,15 +201,8 @@ openai::ChatRequest message_request_from_json(const json::Value& body,
   openai::GenerationFields& generation = request.generation;
   generation.max_tokens = fields.limit("max_tokens", 1);
   if (!generation.max_tokens && needs_max_tokens) fields.refuse("max_tokens", "is missing");
-  generation.stop = fields.string_list("stop_sequences");
-  if (generation.stop.size() > openai::kMaxStopStrings)
-    fields.refuse("stop_sequences",
-                  "has to hold at most " + std::to_string(openai::kMaxStopStrings) + " strings");
-  for (const std::string& stop : generation.stop)
-    if (stop.empty()) fields.refuse("stop_sequences", "must not hold an empty string");
-  generation.sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
-  generation.sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
-  if (generation.sampling.top_p == 0) fields.refuse("top_p", "has to be above 0 and at most 1");
+  generation.stop = openai::read_stop_strings(fields, "stop_sequences");
+  openai::read_temperature_and_top_p(fields, generation.sampling);
   generation.sampling.top_k = fields.integer("top_k", 0).value_or(0);
   generation.stream = fields.boolean("stream").value_or(false);
   return request;

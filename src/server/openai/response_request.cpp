@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "server/chat_fields.h"
 #include "server/fields.h"
 #include "text/python_json.h"
 
@@ -15,40 +17,22 @@ using text::ContentPart;
 using text::Message;
 using text::Role;
 
-std::string at(std::string_view list, size_t idx) {
-  return std::string(list) + "[" + std::to_string(idx) + "]";
-}
-
-std::string required_string(const Fields& fields, std::string_view key) {
-  std::optional<std::string> value = fields.string(key);
-  if (!value) fields.refuse(key, "is missing");
-  return std::move(*value);
-}
-
-Message message_of(Role role, std::vector<ContentPart> content = {}) {
-  Message message;
-  message.role = role;
-  message.content = std::move(content);
-  return message;
-}
-
 std::vector<ContentPart> read_content(const Fields& fields, std::string_view key,
                                       const text::ChatJsonOptions& options) {
   const json::Value* value = fields.find(key);
   if (value == nullptr) return {};
-  if (value->is_string()) return {{ContentPart::Kind::kText, value->as_string()}};
+  if (value->is_string()) return {text_part(value->as_string())};
   if (!value->is_array()) fields.refuse(key, "has to be a string or an array of parts");
   std::vector<ContentPart> parts;
   for (const json::Value& item : value->items()) {
     const Fields part(item, fields.name(at(key, parts.size())));
     const std::string type = required_string(part, "type");
     if (type == "input_text" || type == "output_text" || type == "text") {
-      parts.push_back({ContentPart::Kind::kText, required_string(part, "text")});
+      parts.push_back(text_part(required_string(part, "text")));
     } else if (type == "refusal") {
-      parts.push_back({ContentPart::Kind::kText, required_string(part, "refusal")});
+      parts.push_back(text_part(required_string(part, "refusal")));
     } else if (type == "input_image") {
-      if (!options.allow_images)
-        throw Error(ErrorCode::kUnsupported, part.name("type") + ": images are not supported");
+      check_images_allowed(part, options);
       parts.push_back({ContentPart::Kind::kImage, required_string(part, "image_url")});
     } else {
       part.refuse("type", "has to be input_text, output_text, refusal or input_image");
@@ -68,15 +52,14 @@ class InputReader {
     const json::Value* input = fields.find("input");
     if (input == nullptr) fields.refuse("input", "is missing");
     if (input->is_string()) {
-      messages_.push_back(
-          message_of(Role::kUser, {{ContentPart::Kind::kText, input->as_string()}}));
+      messages_.push_back(message_of(Role::kUser, {text_part(input->as_string())}));
       return;
     }
     if (!input->is_array() || input->items().empty())
       fields.refuse("input", "has to be a string or an array of items, not empty");
     for (size_t i = 0; i < input->items().size(); ++i)
       add(Fields(input->items()[i], fields.name(at("input", i))));
-    for (auto& [call_id, output] : outputs_) place(call_id, std::move(output));
+    place_outputs();
   }
 
  private:
@@ -96,10 +79,8 @@ class InputReader {
           json::Value::object({{"input", json::Value::string(item.string("input").value_or(""))}});
       add_call(item, required_string(item, "name"), text::python_dumps(arguments));
     } else if (type == "function_call_output" || type == "custom_tool_call_output") {
-      const std::string call_id = required_string(item, "call_id");
-      Message output = message_of(Role::kTool, read_content(item, "output", options_));
-      output.tool_call_id = call_id;
-      outputs_.emplace_back(call_id, std::move(output));
+      outputs_.push_back(message_of(Role::kTool, read_content(item, "output", options_)));
+      outputs_.back().tool_call_id = required_string(item, "call_id");
     } else {
       item.refuse("type", "\"" + type + "\" items are not supported");
     }
@@ -150,30 +131,33 @@ class InputReader {
     return messages_.back();
   }
 
-  void place(const std::string& call_id, Message output) {
-    auto spot = messages_.end();
-    for (auto message = messages_.begin(); message != messages_.end(); ++message)
-      if (std::any_of(message->tool_calls.begin(), message->tool_calls.end(),
-                      [&](const text::ToolCall& call) { return call.id == call_id; }))
-        spot = message + 1;
-    while (spot != messages_.end() && spot->role == Role::kTool) ++spot;
-    messages_.insert(spot, std::move(output));
+  // Behind the last turn with the call, in the order they came; without one, at the end.
+  void place_outputs() {
+    std::unordered_map<std::string, size_t> turn_of_call;
+    for (size_t i = 0; i < messages_.size(); ++i)
+      for (const text::ToolCall& call : messages_[i].tool_calls) turn_of_call[call.id] = i;
+    std::vector<std::vector<Message>> behind(messages_.size() + 1);
+    for (Message& output : outputs_) {
+      const auto turn = turn_of_call.find(output.tool_call_id);
+      behind[turn != turn_of_call.end() ? turn->second : messages_.size()].push_back(
+          std::move(output));
+    }
+    std::vector<Message> placed;
+    for (size_t i = 0; i <= messages_.size(); ++i) {
+      if (i < messages_.size()) placed.push_back(std::move(messages_[i]));
+      std::move(behind[i].begin(), behind[i].end(), std::back_inserter(placed));
+    }
+    messages_ = std::move(placed);
   }
 
   const text::ChatJsonOptions& options_;
   std::vector<Message>& messages_;
-  std::vector<std::pair<std::string, Message>> outputs_;
+  std::vector<Message> outputs_;
 };
 
-text::ToolDefinition function_tool(const Fields& tool, const std::string& space,
+text::ToolDefinition function_tool(const Fields& tool, size_t tool_idx, const std::string& space,
                                    const std::string& space_description) {
-  json::Value function = json::Value::object();
-  for (const char* key : {"name", "description", "parameters", "strict"})
-    if (const json::Value* value = tool.find(key)) function.set(key, *value);
-  text::ToolDefinition definition =
-      text::tool_from_json(json::Value::object({{"type", json::Value::string("function")},
-                                                {"function", std::move(function)}}),
-                           0);
+  text::ToolDefinition definition = flat_function_tool(tool, "parameters", tool_idx);
   if (space.empty()) return definition;
   definition.name = space + "::" + definition.name;
   if (!space_description.empty())
@@ -191,13 +175,13 @@ void read_tools(const Fields& fields, ResponseRequest& request) {
     const Fields tool(list->items()[i], fields.name(at("tools", i)));
     const std::string type = required_string(tool, "type");
     if (type == "function") {
-      tools.push_back(function_tool(tool, "", ""));
+      tools.push_back(function_tool(tool, i, "", ""));
     } else if (type == "namespace") {
       const std::string space = required_string(tool, "name");
       const std::string description = tool.string("description").value_or("");
       if (const json::Value* inner = tool.array("tools"))
         for (const json::Value& value : inner->items())
-          tools.push_back(function_tool(Fields(value, tool.name("tools")), space, description));
+          tools.push_back(function_tool(Fields(value, tool.name("tools")), i, space, description));
     } else if (type == "custom") {
       const json::Value parameters = json::parse(
           R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"]})");
@@ -293,8 +277,7 @@ ResponseRequest response_request_from_json(const json::Value& body,
   chat.model = fields.string("model").value_or("");
   if (const std::string instructions = fields.string("instructions").value_or("");
       !instructions.empty())
-    chat.conversation.messages.push_back(
-        message_of(Role::kSystem, {{ContentPart::Kind::kText, instructions}}));
+    chat.conversation.messages.push_back(message_of(Role::kSystem, {text_part(instructions)}));
   InputReader(options, chat.conversation.messages).read(fields);
   read_tools(fields, request);
   read_tool_choice(fields, chat.conversation.tool_choice);
@@ -309,9 +292,7 @@ ResponseRequest response_request_from_json(const json::Value& body,
   chat.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   GenerationFields& generation = chat.generation;
   generation.max_tokens = fields.limit("max_output_tokens", 1);
-  generation.sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
-  generation.sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
-  if (generation.sampling.top_p == 0) fields.refuse("top_p", "has to be above 0 and at most 1");
+  read_temperature_and_top_p(fields, generation.sampling);
   generation.stream = fields.boolean("stream").value_or(false);
   fields.boolean("store");
   fill_echo(fields, request);
