@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "cli/flag_values.h"
+#include "cli/memory_check.h"
 #include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
 #include "model/model.h"
@@ -35,8 +36,7 @@ struct CompareFlags {
 class Side {
  public:
   Side(const std::string& directory, cpu::Isa isa, ThreadPool* pool, const CompareFlags& flags)
-      : model_(model::Model::load(io::Checkpoint::open(directory),
-                                  model::load_model_config(directory))),
+      : model_(load(directory, flags)),
         exec_{.isa = isa, .pool = pool},
         state_(model_->config(), {.capacity_tokens = flags.sequence_tokens}),
         workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens),
@@ -56,6 +56,17 @@ class Side {
   }
 
  private:
+  static std::unique_ptr<model::Model> load(const std::string& directory,
+                                            const CompareFlags& flags) {
+    io::Checkpoint checkpoint = io::Checkpoint::open(directory);
+    const model::ModelConfig config = model::load_model_config(directory);
+    check_memory(checkpoint, config,
+                 {.context_length = flags.sequence_tokens,
+                  .prefill_rows = flags.chunk_tokens,
+                  .logits_rows = flags.chunk_tokens});
+    return model::Model::load(std::move(checkpoint), config);
+  }
+
   std::unique_ptr<model::Model> model_;
   Exec exec_;
   model::SequenceState state_;

@@ -8,13 +8,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/memory_check.h"
 #include "engine/engine.h"
 #include "engine/transformer_runner.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/model.h"
-#include "plan/host_memory.h"
-#include "plan/serving_plan.h"
 #include "server/app.h"
 #include "server/http/server.h"
 #include "server/service.h"
@@ -55,13 +54,8 @@ std::vector<int32_t> stop_ids(const text::Tokenizer& tokenizer) {
   return ids;
 }
 
-// The n-gram tables stay on disk; everything else is read, sooner or later.
-int64_t weight_bytes(const io::Checkpoint& checkpoint) {
-  int64_t bytes = 0;
-  for (const io::StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.name.find("engram.embed") == std::string_view::npos)
-      bytes += int64_t(tensor.bytes.size());
-  return bytes;
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(int64_t(seconds * 1000));
 }
 
 server::http::ServerOptions http_options(const ServerConfig& config) {
@@ -70,6 +64,8 @@ server::http::ServerOptions http_options(const ServerConfig& config) {
   options.port = config.port;
   options.num_threads = config.http_threads;
   options.max_body_bytes = size_t(config.max_body_mib) << 20;
+  options.header_timeout = milliseconds(config.header_timeout_seconds);
+  options.body_timeout = milliseconds(config.body_timeout_seconds);
   if (config.cors) options.response_headers = {{"Access-Control-Allow-Origin", "*"}};
   return options;
 }
@@ -88,6 +84,7 @@ server::ServiceOptions service_options(const ServerConfig& config, const std::st
   options.chat.lenient_history = config.lenient_history;
   options.client_markup =
       config.client_markup ? text::ClientMarkup::kTokens : text::ClientMarkup::kText;
+  if (config.deterministic) options.default_seed = 0;
   if (config.request_timeout_seconds > 0)
     options.request_timeout_seconds = config.request_timeout_seconds;
   return options;
@@ -141,16 +138,14 @@ LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<P
   runner_options.prefix_cache_bytes = config.prefix_cache_mib << 20;
 
   io::Checkpoint checkpoint = io::Checkpoint::open(model_dir);
-  const plan::ServingNeeds needs{.weight_bytes = weight_bytes(checkpoint),
-                                 .prefix_cache_bytes = runner_options.prefix_cache_bytes,
-                                 .num_slots = runner_options.num_slots,
-                                 .context_length = runner_options.context_length};
-  const plan::HostMemory memory = plan::host_memory();
-  const plan::ServingPlan serving_plan = plan::plan_serving(model_config, needs, memory);
-  plan::require_fit(serving_plan, needs, memory);
-  log::info("plan", {{"needed_mib", std::to_string(serving_plan.total_bytes >> 20)},
-                     {"usable_mib", std::to_string(memory.usable_bytes >> 20)},
-                     {"limited_by", memory.limited_by}});
+  check_memory(checkpoint, model_config,
+               {.prefix_cache_bytes = runner_options.prefix_cache_bytes,
+                .num_slots = runner_options.num_slots,
+                .context_length = runner_options.context_length,
+                .prefill_rows = engine::prefill_workspace_rows(model_config, runner_options),
+                .tail_rows = engine::prefill_tail_rows(model_config, runner_options),
+                .logits_rows = runner_options.num_slots + engine::kLogitsChunkTokens},
+               config.host_limit_mib);
 
   engine::EngineOptions engine_options;
   engine_options.max_num_seqs = config.max_num_seqs;

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "cli/flag_values.h"
+#include "cli/memory_check.h"
 #include "device/exec.h"
 #include "engine/decode_step.h"
 #include "engine/prefill_pass.h"
@@ -166,11 +167,18 @@ int run(const LogitsFlags& flags) {
 
   ThreadPool pool(thread_count(flags.threads));
   const Exec exec{.isa = parse_isa(flags.isa), .pool = &pool};
-  const auto model =
-      model::Model::load(io::Checkpoint::open(flags.model), model::load_model_config(flags.model));
-  const int64_t vocab_size = model->vocab_size();
   const int64_t capacity = num_tokens + int64_t(decode.size());
   const int64_t longest_chunk = *std::max_element(chunks.begin(), chunks.end());
+  const bool all_logits = mode == engine::PrefillMode::kFull && !last_only;
+  io::Checkpoint checkpoint = io::Checkpoint::open(flags.model);
+  const model::ModelConfig config = model::load_model_config(flags.model);
+  check_memory(checkpoint, config,
+               {.context_length = capacity,
+                .prefill_rows = engine::PrefillPass::workspace_rows(config, mode, longest_chunk),
+                .tail_rows = engine::PrefillPass::workspace_rows(config, mode, 0),
+                .logits_rows = (all_logits ? num_tokens : 1) + int64_t(decode.size())});
+  const auto model = model::Model::load(std::move(checkpoint), config);
+  const int64_t vocab_size = model->vocab_size();
 
   model::SequenceState sequence(model->config(), {.capacity_tokens = capacity});
   model::Workspace workspace(
@@ -178,7 +186,6 @@ int run(const LogitsFlags& flags) {
       capacity);
   engine::EncoderTail tail(model->config(), mode);
   LayerDump dump(model->config().hc_mult);
-  const bool all_logits = mode == engine::PrefillMode::kFull && !last_only;
   Buffer<float> prompt_logits((all_logits ? num_tokens : 1) * vocab_size);
   const View<float> prompt_rows = prompt_logits.view(all_logits ? num_tokens : 1, vocab_size);
   int64_t begin = 0;

@@ -37,12 +37,22 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   group
+      ->add_option("--host-limit-mib", config.host_limit_mib,
+                   "Host memory that may be used, in MiB; 0 for what the machine and its control "
+                   "groups leave")
+      ->envname("ONECARD_HOST_LIMIT_MIB")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  group
       ->add_option("--prefill", config.prefill,
                    "exact: the decoder reads what the answer depends on; full: every token; "
                    "bounded: the last window, an approximation")
       ->envname("ONECARD_PREFILL")
       ->check(CLI::IsMember({"exact", "full", "bounded"}))
       ->capture_default_str();
+  group
+      ->add_flag("--deterministic", config.deterministic,
+                 "Requests without a seed get the same one: an answer depends on its request alone")
+      ->envname("ONECARD_DETERMINISTIC");
   group->add_option("--device", config.device, "Where the model runs")
       ->envname("ONECARD_DEVICE")
       ->check(CLI::IsMember({"auto", "cpu"}))
@@ -82,6 +92,16 @@ void add_server_flags(CLI::App& command, ServerConfig& config) {
                    "Seconds after which an answer is cut off; 0 for never")
       ->envname("ONECARD_REQUEST_TIMEOUT")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  http->add_option("--header-timeout", config.header_timeout_seconds,
+                   "Seconds that the header of a request may take to arrive")
+      ->envname("ONECARD_HEADER_TIMEOUT")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  http->add_option("--body-timeout", config.body_timeout_seconds,
+                   "Seconds that the body of a request may take to arrive")
+      ->envname("ONECARD_BODY_TIMEOUT")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   http->add_option("--drain-timeout", config.drain_timeout_seconds,
                    "Seconds that running answers get to end after SIGTERM")

@@ -21,6 +21,8 @@ struct ServerConfig {
   int64_t max_body_mib = 64;
   std::vector<std::string> api_keys;
   bool cors = true;
+  double header_timeout_seconds = 20;
+  double body_timeout_seconds = 120;
   double request_timeout_seconds = 0;  // 0: none
   double drain_timeout_seconds = 30;
 
@@ -29,10 +31,13 @@ struct ServerConfig {
   int64_t max_model_len = 0;  // 0: what the model knows
   int64_t prefill_chunk_tokens = 512;
   int64_t prefix_cache_mib = 1024;
+  int64_t host_limit_mib = 0;  // 0: what the machine and its control groups leave
   std::string prefill = "exact";
   std::string device = "auto";
   std::string isa = "auto";
   int threads = 0;  // 0: all but two of the processors, at least one
+
+  bool deterministic = false;
 
   bool thinking = true;
   int effort = 75;

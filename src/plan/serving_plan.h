@@ -15,14 +15,22 @@ struct ServingNeeds {
   int64_t prefix_cache_bytes = 0;
   int num_slots = 1;
   int64_t context_length = 0;  // of every slot
+  int64_t prefill_rows = 1;    // of the workspace that prompts are read with
+  int64_t tail_rows = 0;       // of encoder output, kept for every prompt that is being read
+  int64_t logits_rows = 1;
 };
 
 struct ServingPlan {
-  int64_t slot_bytes = 0;  // one slot's rows and windows
+  int64_t slot_bytes = 0;       // one slot's rows and windows
+  int64_t workspace_bytes = 0;  // intermediates of prefill and decode, tails, logits
   int64_t total_bytes = 0;
   int64_t largest_context_length = 0;  // that fits with the same number of slots; 0: none
   bool fits = false;
 };
+
+/// The program itself: code, tokenizer, buffers of connections. Measured on the demo model and
+/// rounded up.
+constexpr int64_t kProgramBytes = int64_t{64} << 20;
 
 ServingPlan plan_serving(const model::ModelConfig& config, const ServingNeeds& needs,
                          const HostMemory& memory);
