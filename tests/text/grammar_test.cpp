@@ -479,6 +479,10 @@ TEST(GrammarSchema, TextThatTheParserWouldTakeForATagIsEscaped) {
   EXPECT_FALSE(writes(request, "\"<" + std::string(kDsml) + "\""));
   EXPECT_TRUE(writes(request, "\"a<\\/think>\""));
   EXPECT_TRUE(writes(request, "\"a</thin k>\""));
+  const GrammarRequest patterned = schema_request(R"({"type": "string", "pattern": "k"})");
+  EXPECT_FALSE(writes(patterned, "\"a</think>\""));
+  EXPECT_TRUE(writes(patterned, "\"a<\\/think>\""));
+  EXPECT_TRUE(writes(patterned, "\"a\\u003c/think>\""));
 }
 
 TEST(GrammarSchema, StringsAreWellFormed) {

@@ -414,13 +414,15 @@ TEST(OutputParserReports, CallCutByTheTokenLimitFinishesWithLength) {
 // out to be no JSON, bytes are lost. It has to be held until it is closed.
 TEST(OutputParserReports, ValuesThatAreNoStringsAreHeldUntilClosed) {
   const OutputParserOptions options = with_tools(kTools);
-  const std::string open = tag("calls>\n") + tag("invoke name=\"get_weather\">\n") +
-                           tag("parameter name=\"days\" string=\"false\">");
-  const auto after = snapshots(options, {open, "[\"a\", ", "\"b\"", " oops", closer("parameter"),
-                                         closer("invoke") + closer("calls")});
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(after[i].calls[0].arguments, "");
-  EXPECT_EQ(after[5].calls[0].arguments, R"({"days": "[\"a\", \"b\" oops"})");
-  EXPECT_NO_THROW(json::parse(after[5].calls[0].arguments));
+  for (const std::string name : {"days", "undeclared"}) {
+    const std::string open = tag("calls>\n") + tag("invoke name=\"get_weather\">\n") +
+                             tag("parameter name=\"" + name + "\" string=\"false\">");
+    const auto after = snapshots(options, {open, "[\"a\", ", "\"b\"", " oops", closer("parameter"),
+                                           closer("invoke") + closer("calls")});
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(after[i].calls[0].arguments, "") << name;
+    EXPECT_EQ(after[5].calls[0].arguments, "{\"" + name + R"(": "[\"a\", \"b\" oops"})");
+    EXPECT_NO_THROW(json::parse(after[5].calls[0].arguments));
+  }
 }
 
 // vllm-project/vllm 14399, 14170: a stop string inside the reasoning ends it, and no answer comes;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 #include <string>
 #include <thread>
@@ -134,6 +135,40 @@ TEST(Tokenizer, LongPieces) {
     std::string text;
     while (text.size() < 1'000'000) text += unit;
     EXPECT_EQ(bytes_of(tokenizer, tokenizer.encode(text)), text) << unit;
+  }
+}
+
+// Long pieces are merged by other means than short ones: against looking through all pairs each
+// time.
+TEST(Tokenizer, LongPiecesMergeInTheSameOrder) {
+  const auto tokenizer = Tokenizer::parse(small_file(
+      R"(,"ab":256,"bc":257,"abc":258,"aa":259,"cab":260,"bcbc":261,"aab":262,"ca":263,"caab":264)",
+      R"("a b","b c","ab c","a a","c ab","bc bc","a ab","c a","ca ab")"));
+  const TokenId a = tokenizer.encode("a")[0], b = tokenizer.encode("b")[0];
+  const TokenId c = tokenizer.encode("c")[0];
+  const std::vector<std::array<TokenId, 3>> merges = {
+      {a, b, 256},     {b, c, 257},   {256, c, 258}, {a, a, 259},    {c, 256, 260},
+      {257, 257, 261}, {a, 256, 262}, {c, a, 263},   {263, 256, 264}};
+  std::mt19937 random(3);
+  for (int i = 0; i < 40; ++i) {
+    std::string text;
+    std::vector<TokenId> expected;
+    for (int n = 0; n < 700; ++n) {
+      const unsigned letter = random() % (i % 2 == 0 ? 3 : 2);
+      text += static_cast<char>('a' + letter);
+      expected.push_back(std::array{a, b, c}[letter]);
+    }
+    for (bool merged = true; merged;) {
+      merged = false;
+      for (size_t rank = 0; rank < merges.size() && !merged; ++rank)
+        for (size_t at = 0; at + 1 < expected.size() && !merged; ++at)
+          if (expected[at] == merges[rank][0] && expected[at + 1] == merges[rank][1]) {
+            expected[at] = merges[rank][2];
+            expected.erase(expected.begin() + ptrdiff_t(at) + 1);
+            merged = true;
+          }
+    }
+    EXPECT_EQ(tokenizer.encode(text), expected) << text;
   }
 }
 
