@@ -79,9 +79,10 @@ void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
   require_cpu(exec, "hc_coefficients");
   const int64_t n = out.pre.cols;
   require(n >= 1 && n <= kMaxStreams && site.fn.rows == (2 + n) * n && site.fn.cols == x.cols &&
-              out.pre.rows == x.rows && out.post.rows == x.rows && out.comb.rows == x.rows,
+              site.fn.stride == site.fn.cols && out.pre.rows == x.rows && out.post.rows == x.rows &&
+              out.comb.rows == x.rows,
           ErrorCode::kInvalidArgument,
-          "hc_coefficients: fn must be [(2 + hc_mult) * hc_mult, columns of x]");
+          "hc_coefficients: fn must be [(2 + hc_mult) * hc_mult, columns of x], in one piece");
   cpu::hc_coefficients(exec, x, site, out);
 }
 

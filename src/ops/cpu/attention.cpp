@@ -40,10 +40,12 @@ struct Job {
     const int64_t max_selected = selected != nullptr ? selected->ids.cols : 0;
     const int64_t window_begin = window_start(first_position + first_row);
     const int64_t window_end = first_position + last_row;
+    const int64_t heads_here = last_head - first_head;
     float* window_rows = thread_scratch((window_end - window_begin + max_selected) * dim +
-                                        keys.window + max_selected);
+                                        heads_here * (keys.window + max_selected + 1));
     float* global_rows = window_rows + (window_end - window_begin) * dim;
-    float* a = global_rows + max_selected * dim;
+    float* factors = global_rows + max_selected * dim;
+    float* a = factors + heads_here;  // [heads][rows of a query]
     unpack_window(window_begin, window_end, window_rows);
     for (int64_t t = first_row; t < last_row; ++t) {
       const int64_t position = first_position + t;
@@ -54,21 +56,24 @@ struct Job {
       for (int64_t j = 0; j < num_global; ++j)
         kernels.unpack(keys.global.format, keys.global.row(selected->ids.row(t)[j]), dim,
                        global_rows + j * dim);
-      for (int64_t h = first_head; h < last_head; ++h) {
-        const float* query = q.row(t) + h * dim;
-        float* result = out.row(t) + h * dim;
-        kernels.score_rows(query, window, num_window, dim, scale, a);
-        kernels.score_rows(query, global_rows, num_global, dim, scale, a + num_window);
-        const int64_t num_rows = num_window + num_global;
-        const float sink = sinks[size_t(h)];
-        const float largest = std::max(*std::max_element(a, a + num_rows), sink);
+      const int64_t num_rows = num_window + num_global, num_heads = last_head - first_head;
+      const float* query = q.row(t) + first_head * dim;
+      float* result = out.row(t) + first_head * dim;
+      kernels.score_rows(query, num_heads, window, num_window, dim, scale, a, num_rows);
+      kernels.score_rows(query, num_heads, global_rows, num_global, dim, scale, a + num_window,
+                         num_rows);
+      for (int64_t h = 0; h < num_heads; ++h) {
+        float* const weights = a + h * num_rows;
+        const float sink = sinks[size_t(first_head + h)];
+        const float largest = std::max(*std::max_element(weights, weights + num_rows), sink);
         const double denominator =
-            kernels.exp_sum(a, num_rows, largest) + std::exp(double(sink) - largest);
-        const auto factor = float(1.0 / denominator);
-        std::fill(result, result + dim, 0.0f);
-        kernels.mix_rows(a, window, num_window, dim, factor, result);
-        kernels.mix_rows(a + num_window, global_rows, num_global, dim, factor, result);
+            kernels.exp_sum(weights, num_rows, largest) + std::exp(double(sink) - largest);
+        factors[h] = float(1.0 / denominator);
       }
+      std::fill(result, result + num_heads * dim, 0.0f);
+      kernels.mix_rows(a, num_rows, num_heads, window, num_window, dim, factors, result);
+      kernels.mix_rows(a + num_window, num_rows, num_heads, global_rows, num_global, dim, factors,
+                       result);
     }
   }
 };

@@ -1,5 +1,6 @@
 #include "ops/hyper_connection.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/kernels.h"
@@ -10,13 +11,8 @@ namespace onecard::ops::cpu {
 
 namespace {
 
-constexpr int64_t kMaxMix = 80;  // (2 + 8) * 8
-
-/// mix[i] = fn row i . x for rows [begin, end) of fn, not yet scaled.
-void dot_rows(const RowKernels& kernels, const HcSite& site, const float* x, int64_t begin,
-              int64_t end, double* mix) {
-  for (int64_t i = begin; i < end; ++i) mix[i] = kernels.dot(site.fn.row(i), x, site.fn.cols);
-}
+constexpr int64_t kMaxMix = 80;      // (2 + 8) * 8
+constexpr int64_t kRowsAtOnce = 16;  // of x, for one pass over fn
 
 void finish_row(const RowKernels& kernels, const HcSite& site, const float* x, const double* dots,
                 int64_t t, const HcCoefficients& out) {
@@ -34,19 +30,21 @@ void finish_row(const RowKernels& kernels, const HcSite& site, const float* x, c
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out) {
   const RowKernels& kernels = row_kernels(exec.isa);
-  const int64_t row_cost = x.cols * site.fn.rows / 4;
+  const int64_t num_mix = site.fn.rows, n = site.fn.cols;
   if (x.rows == 1) {  // a lone row: its dot products are divided instead
     double dots[kMaxMix];
-    for_each_row_range(exec, site.fn.rows, 2 * x.cols, [&](int64_t begin, int64_t end) {
-      dot_rows(kernels, site, x.row(0), begin, end, dots);
+    for_each_row_range(exec, num_mix, 2 * n, [&](int64_t begin, int64_t end) {
+      kernels.dots(site.fn.row(begin), end - begin, x.row(0), n, 1, n, dots + begin);
     });
     return finish_row(kernels, site, x.row(0), dots, 0, out);
   }
-  for_each_row_range(exec, x.rows, row_cost, [&](int64_t begin, int64_t end) {
-    double dots[kMaxMix];
-    for (int64_t t = begin; t < end; ++t) {
-      dot_rows(kernels, site, x.row(t), 0, site.fn.rows, dots);
-      finish_row(kernels, site, x.row(t), dots, t, out);
+  for_each_row_range(exec, x.rows, n * num_mix / 16, [&](int64_t begin, int64_t end) {
+    double dots[kRowsAtOnce * kMaxMix];
+    for (int64_t first = begin; first < end; first += kRowsAtOnce) {
+      const int64_t num_rows = std::min(kRowsAtOnce, end - first);
+      kernels.dots(site.fn.data, num_mix, x.row(first), x.stride, num_rows, n, dots);
+      for (int64_t t = 0; t < num_rows; ++t)
+        finish_row(kernels, site, x.row(first + t), dots + t * num_mix, first + t, out);
     }
   });
 }

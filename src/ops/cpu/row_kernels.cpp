@@ -22,6 +22,13 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
+void dots(const float* w, int64_t num_outputs, const float* x, int64_t x_stride, int64_t num_rows,
+          int64_t n, double* out) {
+  for (int64_t t = 0; t < num_rows; ++t)
+    for (int64_t o = 0; o < num_outputs; ++o)
+      out[t * num_outputs + o] = dot(w + o * n, x + t * x_stride, n);
+}
+
 void scale(const float* x, const float* w, float factor, int64_t n, float* out) {
   for (int64_t c = 0; c < n; ++c) out[c] = x[c] * factor * w[c];
 }
@@ -150,9 +157,11 @@ void unpack(KvFormat format, const std::byte* row, int64_t dim, float* out) {
   }
 }
 
-void score_rows(const float* q, const float* rows, int64_t num_rows, int64_t dim, float factor,
-                float* a) {
-  for (int64_t j = 0; j < num_rows; ++j) a[j] = float(dot(q, rows + j * dim, dim) * factor);
+void score_rows(const float* q, int64_t num_heads, const float* rows, int64_t num_rows, int64_t dim,
+                float factor, float* a, int64_t a_stride) {
+  for (int64_t h = 0; h < num_heads; ++h)
+    for (int64_t j = 0; j < num_rows; ++j)
+      a[h * a_stride + j] = float(dot(q + h * dim, rows + j * dim, dim) * factor);
 }
 
 double exp_sum(float* a, int64_t n, float shift) {
@@ -165,13 +174,14 @@ double exp_sum(float* a, int64_t n, float shift) {
   return sum;
 }
 
-void mix_rows(const float* a, const float* rows, int64_t num_rows, int64_t dim, float factor,
-              float* out) {
-  for (int64_t c = 0; c < dim; ++c) {
-    double sum = 0;
-    for (int64_t j = 0; j < num_rows; ++j) sum += double(a[j]) * rows[j * dim + c];
-    out[c] = float(out[c] + sum * factor);
-  }
+void mix_rows(const float* a, int64_t a_stride, int64_t num_heads, const float* rows,
+              int64_t num_rows, int64_t dim, const float* factor, float* out) {
+  for (int64_t h = 0; h < num_heads; ++h, a += a_stride, out += dim)
+    for (int64_t c = 0; c < dim; ++c) {
+      double sum = 0;
+      for (int64_t j = 0; j < num_rows; ++j) sum += double(a[j]) * rows[j * dim + c];
+      out[c] = float(out[c] + sum * factor[h]);
+    }
 }
 
 void index_scores(const float* q, const float* w, const float* keys, int64_t num_heads,
@@ -184,7 +194,7 @@ void index_scores(const float* q, const float* w, const float* keys, int64_t num
   }
 }
 
-constexpr RowKernels kPlain{sum_squares, dot,        scale,   collapse, expand,
+constexpr RowKernels kPlain{sum_squares, dots,       scale,   collapse, expand,
                             add_scaled,  dot3,       swiglu,  rotate,   unpack,
                             pack,        score_rows, exp_sum, mix_rows, index_scores};
 

@@ -15,8 +15,9 @@ namespace onecard::ops::cpu {
 struct RowKernels {
   /// sum x^2
   double (*sum_squares)(const float* x, int64_t n);
-  /// a . b
-  double (*dot)(const float* a, const float* b, int64_t n);
+  /// out[t * num_outputs + o] = w[o * n ..] . x[t * x_stride ..], vectors of n
+  void (*dots)(const float* w, int64_t num_outputs, const float* x, int64_t x_stride,
+               int64_t num_rows, int64_t n, double* out);
   /// out[c] = w[c] * x[c] * scale
   void (*scale)(const float* x, const float* w, float scale, int64_t n, float* out);
   /// out[c] = sum_j mix[j] x[j * n + c]
@@ -38,14 +39,14 @@ struct RowKernels {
   void (*unpack)(KvFormat format, const std::byte* row, int64_t dim, float* out);
   void (*pack)(KvFormat format, const float* x, int64_t dim, std::byte* row);
 
-  /// a[j] = q . rows[j * dim ..] * scale
-  void (*score_rows)(const float* q, const float* rows, int64_t num_rows, int64_t dim, float scale,
-                     float* a);
+  /// a[h * a_stride + j] = q[h * dim ..] . rows[j * dim ..] * scale
+  void (*score_rows)(const float* q, int64_t num_heads, const float* rows, int64_t num_rows,
+                     int64_t dim, float scale, float* a, int64_t a_stride);
   /// a[j] = exp(a[j] - shift); returns their sum
   double (*exp_sum)(float* a, int64_t n, float shift);
-  /// out[c] += scale * sum_j a[j] rows[j * dim + c]
-  void (*mix_rows)(const float* a, const float* rows, int64_t num_rows, int64_t dim, float scale,
-                   float* out);
+  /// out[h * dim + c] += scale[h] * sum_j a[h * a_stride + j] rows[j * dim + c]
+  void (*mix_rows)(const float* a, int64_t a_stride, int64_t num_heads, const float* rows,
+                   int64_t num_rows, int64_t dim, const float* scale, float* out);
   /// scores[g] = scale * sum_h w[h] max(0, q[h * dim ..] . keys[g * dim ..])
   void (*index_scores)(const float* q, const float* w, const float* keys, int64_t num_heads,
                        int64_t num_keys, int64_t dim, float scale, float* scores);

@@ -46,7 +46,60 @@ inline float dot_f32(const float* a, const float* b, int64_t n) {
   return sum8(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)));
 }
 
-double dot(const float* a, const float* b, int64_t n) { return dot_f32(a, b, n); }
+/// sum[r][h] = rows[r] . heads[h] in eight lanes. A dot product is one chain of fused
+/// multiply-adds, whatever block it is computed in.
+template <int kRows, int kHeads>
+inline void dot_block(const float* heads, int64_t head_stride, const float* rows,
+                      int64_t row_stride, int64_t dim, __m256 (&sum)[kRows][kHeads]) {
+  for (int r = 0; r < kRows; ++r)
+    for (int h = 0; h < kHeads; ++h) sum[r][h] = _mm256_setzero_ps();
+  const int64_t whole = dim / 8 * 8;
+  for (int64_t c = 0; c < whole; c += 8) {
+    __m256 row[kRows];
+    for (int r = 0; r < kRows; ++r) row[r] = _mm256_loadu_ps(rows + r * row_stride + c);
+    for (int h = 0; h < kHeads; ++h) {
+      const __m256 head = _mm256_loadu_ps(heads + h * head_stride + c);
+      for (int r = 0; r < kRows; ++r) sum[r][h] = _mm256_fmadd_ps(row[r], head, sum[r][h]);
+    }
+  }
+  if (whole == dim) return;
+  const __m256i mask = tail_mask(dim - whole);
+  for (int h = 0; h < kHeads; ++h) {
+    const __m256 head = _mm256_maskload_ps(heads + h * head_stride + whole, mask);
+    for (int r = 0; r < kRows; ++r)
+      sum[r][h] =
+          _mm256_fmadd_ps(_mm256_maskload_ps(rows + r * row_stride + whole, mask), head, sum[r][h]);
+  }
+}
+
+/// kW rows of w with kX rows of x.
+template <int kW, int kX>
+inline void dots_block(const float* w, int64_t num_outputs, const float* x, int64_t x_stride,
+                       int64_t n, double* out) {
+  __m256 sum[kW][kX];
+  dot_block<kW, kX>(x, x_stride, w, n, n, sum);
+  for (int r = 0; r < kW; ++r)
+    for (int t = 0; t < kX; ++t) out[t * num_outputs + r] = sum8(sum[r][t]);
+}
+
+template <int kX>
+void dots_of(const float* w, int64_t num_outputs, const float* x, int64_t x_stride, int64_t n,
+             double* out) {
+  constexpr int kW = kX == 4 ? 3 : 6;  // 12 or 6 sums: what the registers hold
+  int64_t o = 0;
+  for (; o + kW <= num_outputs; o += kW)
+    dots_block<kW, kX>(w + o * n, num_outputs, x, x_stride, n, out + o);
+  for (; o < num_outputs; ++o) dots_block<1, kX>(w + o * n, num_outputs, x, x_stride, n, out + o);
+}
+
+void dots(const float* w, int64_t num_outputs, const float* x, int64_t x_stride, int64_t num_rows,
+          int64_t n, double* out) {
+  int64_t t = 0;
+  for (; t + 4 <= num_rows; t += 4)
+    dots_of<4>(w, num_outputs, x + t * x_stride, x_stride, n, out + t * num_outputs);
+  for (; t < num_rows; ++t)
+    dots_of<1>(w, num_outputs, x + t * x_stride, x_stride, n, out + t * num_outputs);
+}
 
 double sum_squares(const float* x, int64_t n) { return dot_f32(x, x, n); }
 
@@ -248,43 +301,40 @@ void pack(KvFormat format, const float* x, int64_t dim, std::byte* row) {
   plain_row_kernels().pack(format, x, dim, row);
 }
 
-void score_rows(const float* q, const float* rows, int64_t num_rows, int64_t dim, float factor,
-                float* a) {
-  const int64_t whole = dim / 8 * 8;
-  const __m256i mask = tail_mask(dim - whole);
-  const __m128 f = _mm_set1_ps(factor);
+/// The scores of kRows rows with kHeads heads, 4 or 1.
+template <int kRows, int kHeads>
+inline void score_block(const float* q, const float* rows, int64_t dim, float factor, float* a,
+                        int64_t a_stride) {
+  __m256 sum[kRows][kHeads];
+  dot_block<kRows, kHeads>(q, dim, rows, dim, dim, sum);
+  for (int r = 0; r < kRows; ++r) {
+    // One order of additions for any number of heads: a score does not depend on its neighbours.
+    const auto& s = sum[r];
+    const __m128 dots = kHeads == 4 ? sum8x4(s[0], s[1 % kHeads], s[2 % kHeads], s[3 % kHeads])
+                                    : sum8x4(s[0], s[0], s[0], s[0]);
+    float values[4];
+    _mm_storeu_ps(values, _mm_mul_ps(dots, _mm_set1_ps(factor)));
+    for (int h = 0; h < kHeads; ++h) a[h * a_stride + r] = values[h];
+  }
+}
+
+template <int kHeads>
+void score_heads(const float* q, const float* rows, int64_t num_rows, int64_t dim, float factor,
+                 float* a, int64_t a_stride) {
+  constexpr int kRows = kHeads == 4 ? 3 : 6;  // 12 or 6 sums: what the registers hold
   int64_t j = 0;
-  for (; j + 4 <= num_rows; j += 4) {
-    const float* row = rows + j * dim;
-    __m256 sum0 = _mm256_setzero_ps(), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    for (int64_t c = 0; c < whole; c += 8) {
-      const __m256 query = _mm256_loadu_ps(q + c);
-      sum0 = _mm256_fmadd_ps(query, _mm256_loadu_ps(row + c), sum0);
-      sum1 = _mm256_fmadd_ps(query, _mm256_loadu_ps(row + dim + c), sum1);
-      sum2 = _mm256_fmadd_ps(query, _mm256_loadu_ps(row + 2 * dim + c), sum2);
-      sum3 = _mm256_fmadd_ps(query, _mm256_loadu_ps(row + 3 * dim + c), sum3);
-    }
-    if (whole < dim) {
-      const __m256 query = _mm256_maskload_ps(q + whole, mask);
-      row += whole;
-      sum0 = _mm256_fmadd_ps(query, _mm256_maskload_ps(row, mask), sum0);
-      sum1 = _mm256_fmadd_ps(query, _mm256_maskload_ps(row + dim, mask), sum1);
-      sum2 = _mm256_fmadd_ps(query, _mm256_maskload_ps(row + 2 * dim, mask), sum2);
-      sum3 = _mm256_fmadd_ps(query, _mm256_maskload_ps(row + 3 * dim, mask), sum3);
-    }
-    _mm_storeu_ps(a + j, _mm_mul_ps(sum8x4(sum0, sum1, sum2, sum3), f));
-  }
-  for (; j < num_rows; ++j) {
-    const float* row = rows + j * dim;
-    __m256 sum = _mm256_setzero_ps();
-    for (int64_t c = 0; c < whole; c += 8)
-      sum = _mm256_fmadd_ps(_mm256_loadu_ps(q + c), _mm256_loadu_ps(row + c), sum);
-    if (whole < dim)
-      sum = _mm256_fmadd_ps(_mm256_maskload_ps(q + whole, mask),
-                            _mm256_maskload_ps(row + whole, mask), sum);
-    // The same order of additions as for four rows: a score does not depend on its neighbours.
-    a[j] = _mm_cvtss_f32(sum8x4(sum, sum, sum, sum)) * factor;
-  }
+  for (; j + kRows <= num_rows; j += kRows)
+    score_block<kRows, kHeads>(q, rows + j * dim, dim, factor, a + j, a_stride);
+  for (; j < num_rows; ++j) score_block<1, kHeads>(q, rows + j * dim, dim, factor, a + j, a_stride);
+}
+
+void score_rows(const float* q, int64_t num_heads, const float* rows, int64_t num_rows, int64_t dim,
+                float factor, float* a, int64_t a_stride) {
+  int64_t h = 0;
+  for (; h + 4 <= num_heads; h += 4)
+    score_heads<4>(q + h * dim, rows, num_rows, dim, factor, a + h * a_stride, a_stride);
+  for (; h < num_heads; ++h)
+    score_heads<1>(q + h * dim, rows, num_rows, dim, factor, a + h * a_stride, a_stride);
 }
 
 double exp_sum(float* a, int64_t n, float shift) {
@@ -300,73 +350,92 @@ double exp_sum(float* a, int64_t n, float shift) {
   return sum8(sum);
 }
 
-template <int kVectors>
-void mix_columns(const float* a, const float* rows, int64_t num_rows, int64_t dim, float factor,
-                 float* out) {
-  __m256 sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) sum[v] = _mm256_setzero_ps();
+/// 8 * kVectors columns of kHeads heads.
+template <int kHeads, int kVectors>
+void mix_columns(const float* a, int64_t a_stride, const float* rows, int64_t num_rows, int64_t dim,
+                 const float* factor, float* out) {
+  __m256 sum[kHeads][kVectors];
+  for (int h = 0; h < kHeads; ++h)
+    for (int v = 0; v < kVectors; ++v) sum[h][v] = _mm256_setzero_ps();
   for (int64_t j = 0; j < num_rows; ++j) {
-    const __m256 weight = _mm256_broadcast_ss(a + j);
-    for (int v = 0; v < kVectors; ++v)
-      sum[v] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(rows + j * dim + 8 * v), sum[v]);
+    __m256 row[kVectors];
+    for (int v = 0; v < kVectors; ++v) row[v] = _mm256_loadu_ps(rows + j * dim + 8 * v);
+    for (int h = 0; h < kHeads; ++h) {
+      const __m256 weight = _mm256_broadcast_ss(a + h * a_stride + j);
+      for (int v = 0; v < kVectors; ++v) sum[h][v] = _mm256_fmadd_ps(weight, row[v], sum[h][v]);
+    }
   }
-  for (int v = 0; v < kVectors; ++v)
-    _mm256_storeu_ps(out + 8 * v,
-                     _mm256_fmadd_ps(sum[v], _mm256_set1_ps(factor), _mm256_loadu_ps(out + 8 * v)));
+  for (int h = 0; h < kHeads; ++h)
+    for (int v = 0; v < kVectors; ++v) {
+      float* const to = out + h * dim + 8 * v;
+      _mm256_storeu_ps(to,
+                       _mm256_fmadd_ps(sum[h][v], _mm256_set1_ps(factor[h]), _mm256_loadu_ps(to)));
+    }
 }
 
-void mix_rows(const float* a, const float* rows, int64_t num_rows, int64_t dim, float factor,
-              float* out) {
+template <int kHeads>
+void mix_heads(const float* a, int64_t a_stride, const float* rows, int64_t num_rows, int64_t dim,
+               const float* factor, float* out) {
+  constexpr int kVectors = kHeads == 4 ? 2 : 8;
   int64_t c = 0;
-  for (; c + 64 <= dim; c += 64) mix_columns<8>(a, rows + c, num_rows, dim, factor, out + c);
-  for (; c + 8 <= dim; c += 8) mix_columns<1>(a, rows + c, num_rows, dim, factor, out + c);
-  for (; c < dim; ++c) {
-    float sum = 0;
-    for (int64_t j = 0; j < num_rows; ++j) sum += a[j] * rows[j * dim + c];
-    out[c] += sum * factor;
+  for (; c + 8 * kVectors <= dim; c += 8 * kVectors)
+    mix_columns<kHeads, kVectors>(a, a_stride, rows + c, num_rows, dim, factor, out + c);
+  for (; c + 8 <= dim; c += 8)
+    mix_columns<kHeads, 1>(a, a_stride, rows + c, num_rows, dim, factor, out + c);
+  for (; c < dim; ++c)
+    for (int h = 0; h < kHeads; ++h) {
+      float sum = 0;
+      for (int64_t j = 0; j < num_rows; ++j) sum += a[h * a_stride + j] * rows[j * dim + c];
+      out[h * dim + c] += sum * factor[h];
+    }
+}
+
+void mix_rows(const float* a, int64_t a_stride, int64_t num_heads, const float* rows,
+              int64_t num_rows, int64_t dim, const float* factor, float* out) {
+  int64_t h = 0;
+  for (; h + 4 <= num_heads; h += 4)
+    mix_heads<4>(a + h * a_stride, a_stride, rows, num_rows, dim, factor + h, out + h * dim);
+  for (; h < num_heads; ++h)
+    mix_heads<1>(a + h * a_stride, a_stride, rows, num_rows, dim, factor + h, out + h * dim);
+}
+
+/// kKeys scores: the heads' sums run over groups of four, then over the rest.
+template <int kKeys>
+inline void index_block(const float* q, const float* w, const float* keys, int64_t num_heads,
+                        int64_t dim, float factor, float* scores) {
+  __m128 total[kKeys];
+  float rest[kKeys] = {};
+  for (auto& t : total) t = _mm_setzero_ps();
+  int64_t h = 0;
+  for (; h + 4 <= num_heads; h += 4) {
+    __m256 sum[kKeys][4];
+    dot_block<kKeys, 4>(q + h * dim, dim, keys, dim, dim, sum);
+    for (int k = 0; k < kKeys; ++k) {
+      const __m128 dots = sum8x4(sum[k][0], sum[k][1], sum[k][2], sum[k][3]);
+      total[k] = _mm_fmadd_ps(_mm_loadu_ps(w + h), _mm_max_ps(dots, _mm_setzero_ps()), total[k]);
+    }
+  }
+  for (; h < num_heads; ++h)
+    for (int k = 0; k < kKeys; ++k) {
+      const float value = dot_f32(q + h * dim, keys + k * dim, dim);
+      rest[k] += w[h] * (value > 0 ? value : 0.0f);
+    }
+  for (int k = 0; k < kKeys; ++k) {
+    const __m128 pair = _mm_add_ps(total[k], _mm_movehl_ps(total[k], total[k]));
+    scores[k] = (rest[k] + _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))) * factor;
   }
 }
 
 void index_scores(const float* q, const float* w, const float* keys, int64_t num_heads,
                   int64_t num_keys, int64_t dim, float factor, float* scores) {
-  const int64_t whole = dim / 8 * 8;
-  const __m256i mask = tail_mask(dim - whole);
-  for (int64_t g = 0; g < num_keys; ++g) {
-    const float* key = keys + g * dim;
-    __m128 total = _mm_setzero_ps();
-    int64_t h = 0;
-    for (; h + 4 <= num_heads; h += 4) {
-      const float* head = q + h * dim;
-      __m256 sum0 = _mm256_setzero_ps(), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-      for (int64_t c = 0; c < whole; c += 8) {
-        const __m256 k = _mm256_loadu_ps(key + c);
-        sum0 = _mm256_fmadd_ps(k, _mm256_loadu_ps(head + c), sum0);
-        sum1 = _mm256_fmadd_ps(k, _mm256_loadu_ps(head + dim + c), sum1);
-        sum2 = _mm256_fmadd_ps(k, _mm256_loadu_ps(head + 2 * dim + c), sum2);
-        sum3 = _mm256_fmadd_ps(k, _mm256_loadu_ps(head + 3 * dim + c), sum3);
-      }
-      if (whole < dim) {
-        const __m256 k = _mm256_maskload_ps(key + whole, mask);
-        head += whole;
-        sum0 = _mm256_fmadd_ps(k, _mm256_maskload_ps(head, mask), sum0);
-        sum1 = _mm256_fmadd_ps(k, _mm256_maskload_ps(head + dim, mask), sum1);
-        sum2 = _mm256_fmadd_ps(k, _mm256_maskload_ps(head + 2 * dim, mask), sum2);
-        sum3 = _mm256_fmadd_ps(k, _mm256_maskload_ps(head + 3 * dim, mask), sum3);
-      }
-      const __m128 dots = _mm_max_ps(sum8x4(sum0, sum1, sum2, sum3), _mm_setzero_ps());
-      total = _mm_fmadd_ps(_mm_loadu_ps(w + h), dots, total);
-    }
-    float sum = 0;
-    for (; h < num_heads; ++h) {
-      const float value = dot_f32(q + h * dim, key, dim);
-      sum += w[h] * (value > 0 ? value : 0.0f);
-    }
-    const __m128 pair = _mm_add_ps(total, _mm_movehl_ps(total, total));
-    scores[g] = (sum + _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))) * factor;
-  }
+  int64_t g = 0;
+  for (; g + 3 <= num_keys; g += 3)
+    index_block<3>(q, w, keys + g * dim, num_heads, dim, factor, scores + g);
+  for (; g < num_keys; ++g)
+    index_block<1>(q, w, keys + g * dim, num_heads, dim, factor, scores + g);
 }
 
-constexpr RowKernels kAvx2{sum_squares, dot,        scale,   collapse, expand,
+constexpr RowKernels kAvx2{sum_squares, dots,       scale,   collapse, expand,
                            add_scaled,  dot3,       swiglu,  rotate,   unpack,
                            pack,        score_rows, exp_sum, mix_rows, index_scores};
 
