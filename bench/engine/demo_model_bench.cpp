@@ -1,0 +1,184 @@
+// Prefill and decode of the demo model, end to end but for tokens and sockets: a fixed token
+// sequence through the same passes and steps as in the server. Before anything is timed the fast
+// kernels' predictions are compared with the plain path's.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/cpu/isa.h"
+#include "engine/decode_step.h"
+#include "engine/prefill_pass.h"
+#include "io/checkpoint.h"
+#include "model/model.h"
+
+namespace onecard::engine {
+namespace {
+
+constexpr int64_t kChunkTokens = 512;  // what the server reads at once
+constexpr int64_t kCapacity = 4096;
+constexpr int64_t kCheckTokens = 96;
+constexpr double kMaxDivergence = 1e-4;  // nats, mean over the checked positions
+
+const model::Model& demo() {
+  static const std::string dir = ONECARD_SOURCE_DIR "/models/demo";
+  static const std::unique_ptr<model::Model> model =
+      model::Model::load(io::Checkpoint::open(dir), model::load_model_config(dir));
+  return *model;
+}
+
+// Ids above the control tokens, of any kind: the work does not depend on what they say.
+std::vector<int32_t> token_ids(int64_t count) {
+  std::vector<int32_t> ids;
+  uint32_t state = 1;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(int32_t(256 + (state >> 8) % 4096));
+  }
+  return ids;
+}
+
+class Sequence {
+ public:
+  Sequence()
+      : state_(demo().config(), {.capacity_tokens = kCapacity}),
+        workspace_(demo().config(),
+                   PrefillPass::workspace_rows(demo().config(), PrefillMode::kExact, kChunkTokens),
+                   kCapacity),
+        tail_(demo().config(), PrefillMode::kExact),
+        full_tail_(demo().config(), PrefillMode::kFull),
+        logits_(kCheckTokens * demo().vocab_size()) {}
+
+  model::SequenceState& state() { return state_; }
+  void restart() { state_.clear(); }
+
+  void prefill(const Exec& exec, std::span<const int32_t> tokens) {
+    for (size_t begin = 0; begin < tokens.size(); begin += size_t(kChunkTokens)) {
+      const auto chunk =
+          tokens.subspan(begin, std::min(tokens.size() - begin, size_t(kChunkTokens)));
+      const bool last = begin + chunk.size() == tokens.size();
+      PrefillPass pass(demo(), workspace_, state_, tail_, chunk,
+                       {.mode = PrefillMode::kExact, .last = last},
+                       logits_.view(last ? 1 : 0, demo().vocab_size()));
+      while (!pass.run_layer(exec)) {
+      }
+    }
+  }
+
+  /// The logits of every token, for the comparison.
+  std::vector<float> all_logits(const Exec& exec, std::span<const int32_t> tokens) {
+    restart();
+    const View<float> rows = logits_.view(int64_t(tokens.size()), demo().vocab_size());
+    PrefillPass pass(demo(), workspace_, state_, full_tail_, tokens,
+                     {.mode = PrefillMode::kFull, .last = true, .all_logits = true}, rows);
+    while (!pass.run_layer(exec)) {
+    }
+    restart();
+    return {rows.data, rows.data + rows.rows * rows.cols};
+  }
+
+ private:
+  model::SequenceState state_;
+  model::Workspace workspace_;
+  EncoderTail tail_, full_tail_;
+  Buffer<float> logits_;
+};
+
+double mean_divergence(const std::vector<float>& p, const std::vector<float>& q) {
+  const auto vocab = size_t(demo().vocab_size());
+  double total = 0;
+  for (size_t row = 0; row < p.size(); row += vocab) {
+    const auto log_sum = [&](const std::vector<float>& x) {
+      const float largest = *std::max_element(x.begin() + long(row), x.begin() + long(row + vocab));
+      double sum = 0;
+      for (size_t i = row; i < row + vocab; ++i) sum += std::exp(double(x[i]) - largest);
+      return std::log(sum) + largest;
+    };
+    const double log_p = log_sum(p), log_q = log_sum(q);
+    for (size_t i = row; i < row + vocab; ++i) {
+      const double a = p[i] - log_p, b = q[i] - log_q;
+      total += std::exp(a) * (a - b);
+    }
+  }
+  return total / double(p.size() / vocab);
+}
+
+/// Once in a run; a wrong result is not timed.
+double divergence_from_plain() {
+  static const double divergence = [] {
+    Sequence sequence;
+    const std::vector<int32_t> ids = token_ids(kCheckTokens);
+    const auto plain = sequence.all_logits({.isa = cpu::Isa::kPlain}, ids);
+    return mean_divergence(plain, sequence.all_logits({.isa = cpu::detect_isa()}, ids));
+  }();
+  return divergence;
+}
+
+bool wrong(benchmark::State& state) {
+  if (divergence_from_plain() <= kMaxDivergence) return false;
+  state.SkipWithError("predictions differ from the plain path's, so not timed");
+  return true;
+}
+
+void report(benchmark::State& state, int64_t tokens) {
+  using Counter = benchmark::Counter;
+  state.counters["tok_per_s"] = Counter(double(tokens), Counter::kIsIterationInvariantRate);
+  state.counters["kl_to_plain"] = divergence_from_plain();
+}
+
+void BM_DemoPrefill(benchmark::State& state) {
+  if (wrong(state)) return;
+  ThreadPool pool(int(state.range(1)));
+  const Exec exec{.isa = cpu::detect_isa(), .pool = &pool};
+  Sequence sequence;
+  const std::vector<int32_t> ids = token_ids(state.range(0));
+  for (auto _ : state) {
+    sequence.restart();
+    sequence.prefill(exec, ids);
+  }
+  report(state, state.range(0));
+}
+BENCHMARK(BM_DemoPrefill)
+    ->ArgNames({"tokens", "threads"})
+    ->ArgsProduct({{512, 2048}, {1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+void BM_DemoDecode(benchmark::State& state) {
+  if (wrong(state)) return;
+  ThreadPool pool(int(state.range(1)));
+  const Exec exec{.isa = cpu::detect_isa(), .pool = &pool};
+  Sequence sequence;
+  const std::vector<int32_t> ids = token_ids(state.range(0));
+  DecodeStep step(demo(), 1, kCapacity);
+  Buffer<float> logits(demo().vocab_size());
+  const auto start = [&] {
+    sequence.restart();
+    sequence.prefill(exec, ids);
+  };
+  start();
+  int32_t token = 300;
+  for (auto _ : state) {
+    if (sequence.state().room_tokens() == 0) {
+      state.PauseTiming();
+      start();
+      state.ResumeTiming();
+    }
+    const std::vector<DecodeStep::Row> rows{{&sequence.state(), token}};
+    step.run(exec, rows, logits.view(1, demo().vocab_size()));
+    token = 256 + (token * 7 + 1) % 4096;
+  }
+  report(state, 1);
+}
+BENCHMARK(BM_DemoDecode)
+    ->ArgNames({"context", "threads"})
+    ->ArgsProduct({{512, 2048}, {1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace onecard::engine
