@@ -26,6 +26,7 @@ struct CompareFlags {
   std::string tokens_file;
   std::string reference_isa;
   std::string isa;
+  std::string expert_precision = "auto";
   int64_t sequence_tokens = 4096;
   int64_t chunk_tokens = 256;
   int threads = 0;
@@ -64,7 +65,8 @@ class Side {
                  {.context_length = flags.sequence_tokens,
                   .prefill_rows = flags.chunk_tokens,
                   .logits_rows = flags.chunk_tokens});
-    return model::Model::load(std::move(checkpoint), config);
+    return model::Model::load(std::move(checkpoint), config,
+                              {.expert_precision = parse_expert_precision(flags.expert_precision)});
   }
 
   std::unique_ptr<model::Model> model_;
@@ -167,6 +169,8 @@ void add_compare(CLI::App& app, Commands& commands) {
   command->add_option("--reference-isa", flags->reference_isa,
                       "No wider kernels than this for the reference");
   command->add_option("--isa", flags->isa, "No wider kernels than this for the other");
+  command->add_option("--expert-precision", flags->expert_precision,
+                      "auto, exact, int16 or int8, of both, wherever kernels are not plain");
   command->add_option("--threads", flags->threads, "CPU threads (default: one a logical CPU)");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags, &commands] { commands.selected = [flags] { return run(*flags); }; });

@@ -46,6 +46,15 @@ cpu::Isa parse_isa(const std::string& name) {
   return *isa;
 }
 
+std::optional<ops::Exl3Precision> parse_expert_precision(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  const auto precision = ops::exl3_precision_from_name(name);
+  if (!precision)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--expert-precision: expected auto, exact, int16 or int8, found \"" + name + "\"");
+  return precision;
+}
+
 int thread_count(int threads) {
   require(threads >= 0, ErrorCode::kInvalidArgument, "--threads: must not be negative");
   return threads > 0 ? threads : int(std::max(1u, std::thread::hardware_concurrency()));

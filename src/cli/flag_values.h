@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "device/cpu/isa.h"
+#include "ops/exl3_kernels.h"
 
 namespace onecard::cli {
 
@@ -18,6 +20,9 @@ std::vector<int32_t> read_token_file(const std::string& path);
 
 /// --isa: the named one, or what this CPU runs. Refuses a wider one than that.
 cpu::Isa parse_isa(const std::string& name);
+
+/// --expert-precision: "auto" is nothing.
+std::optional<ops::Exl3Precision> parse_expert_precision(const std::string& name);
 
 /// --threads: 0 is one a logical CPU.
 int thread_count(int threads);

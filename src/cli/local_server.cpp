@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/flag_values.h"
 #include "cli/memory_check.h"
 #include "engine/engine.h"
 #include "engine/transformer_runner.h"
@@ -153,8 +154,10 @@ LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<P
   engine_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
   engine_options.stop_token_ids = stop_ids(*parts_->tokenizer);
   parts_->engine = std::make_unique<engine::Engine>(
-      engine::make_transformer_runner(model::Model::load(std::move(checkpoint), model_config),
-                                      runner_options),
+      engine::make_transformer_runner(
+          model::Model::load(std::move(checkpoint), model_config,
+                             {.expert_precision = parse_expert_precision(config.expert_precision)}),
+          runner_options),
       engine_options);
   parts_->service = std::make_unique<server::Service>(*parts_->engine, *parts_->tokenizer,
                                                       service_options(config, model_dir));

@@ -33,6 +33,7 @@ struct LogitsFlags {
   std::string positions = "last";
   std::string decode;
   std::string isa;
+  std::string expert_precision = "auto";
   int threads = 0;
   bool json = false;
   bool dump_layers = false;
@@ -177,7 +178,9 @@ int run(const LogitsFlags& flags) {
                 .prefill_rows = engine::PrefillPass::workspace_rows(config, mode, longest_chunk),
                 .tail_rows = engine::PrefillPass::workspace_rows(config, mode, 0),
                 .logits_rows = (all_logits ? num_tokens : 1) + int64_t(decode.size())});
-  const auto model = model::Model::load(std::move(checkpoint), config);
+  const auto model =
+      model::Model::load(std::move(checkpoint), config,
+                         {.expert_precision = parse_expert_precision(flags.expert_precision)});
   const int64_t vocab_size = model->vocab_size();
 
   model::SequenceState sequence(model->config(), {.capacity_tokens = capacity});
@@ -248,6 +251,7 @@ void add_logits(CLI::App& app, Commands& commands) {
       "bounded");
   command->add_option("--positions", flags->positions, "all, last (default), or positions: 0,7");
   command->add_option("--decode", flags->decode, "Token ids to feed after the prompt, one a step");
+  command->add_option("--expert-precision", flags->expert_precision, "auto, exact, int16 or int8");
   command->add_option("--isa", flags->isa, "plain, avx2, ...: no wider kernels than this");
   command->add_option("--threads", flags->threads, "CPU threads (default: one a logical CPU)");
   command->add_flag("--json", flags->json, "Print all logits as JSON");

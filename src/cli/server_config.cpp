@@ -62,6 +62,14 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
       ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512-vnni", "avx512-vbmi"}))
       ->capture_default_str();
   group
+      ->add_option(
+          "--expert-precision", config.expert_precision,
+          "Arithmetic of EXL3 experts on the CPU; auto: exact up to 1 MiB an expert, int16 "
+          "above. int8 changes answers")
+      ->envname("ONECARD_EXPERT_PRECISION")
+      ->check(CLI::IsMember({"auto", "exact", "int16", "int8"}))
+      ->capture_default_str();
+  group
       ->add_option("--threads", config.threads,
                    "Threads that compute (default: all processors but two, at least one)")
       ->envname("ONECARD_THREADS")

@@ -35,6 +35,7 @@ struct ServerConfig {
   std::string prefill = "exact";
   std::string device = "auto";
   std::string isa = "auto";
+  std::string expert_precision = "auto";
   int threads = 0;  // 0: all but two of the processors, at least one
 
   bool deterministic = false;

@@ -16,6 +16,17 @@ namespace {
 
 constexpr int64_t kBlockRows = 64;  // of one expert at a time
 
+// Experts up to this size are computed exactly: they are read from a cache, and a small model has
+// few choices to make, so that a flipped one shows. Larger ones are a matter of bytes and cycles.
+constexpr int64_t kExactExpertBytes = 1 << 20;
+
+ops::Exl3Precision fitting_precision(const ExpertMatrices& expert) {
+  int64_t bytes = 0;
+  for (const auto* w : {&expert.gate, &expert.up, &expert.down})
+    bytes += w->in_features * w->out_features * w->exl3.bits / 8;
+  return bytes <= kExactExpertBytes ? ops::Exl3Precision::kF32 : ops::Exl3Precision::kInt16;
+}
+
 bool is_exl3(const ops::LinearWeight& weight) {
   return weight.format == ops::LinearWeight::Format::kExl3;
 }
@@ -29,7 +40,7 @@ bool all_exl3(const ExpertWeights& weights) {
 }  // namespace
 
 struct CpuExperts::State {
-  explicit State(ExpertWeights weights_in)
+  State(ExpertWeights weights_in, std::optional<ops::Exl3Precision> precision)
       : weights(std::move(weights_in)),
         input(kBlockRows * weights.hidden_size),
         gate(kBlockRows * weights.intermediate_size),
@@ -37,9 +48,11 @@ struct CpuExperts::State {
         output(kBlockRows * weights.hidden_size),
         first_row(size_t(weights.experts_per_layer) + 1) {
     if (!weights.experts.empty() && all_exl3(weights))
-      exl3.emplace(Exl3Experts::Options{.hidden_size = weights.hidden_size,
-                                        .intermediate_size = weights.intermediate_size,
-                                        .swiglu_limit = weights.swiglu_limit});
+      exl3.emplace(Exl3Experts::Options{
+          .hidden_size = weights.hidden_size,
+          .intermediate_size = weights.intermediate_size,
+          .swiglu_limit = weights.swiglu_limit,
+          .precision = precision.value_or(fitting_precision(weights.experts.front()))});
   }
 
   /// Sorts the routing by expert: the rows that chose expert e, ascending, are rows[first_row[e]]
@@ -122,8 +135,8 @@ void CpuExperts::State::run_block(const Exec& exec, int64_t layer_idx, int64_t e
   }
 }
 
-CpuExperts::CpuExperts(ExpertWeights weights)
-    : state_(std::make_unique<State>(std::move(weights))) {}
+CpuExperts::CpuExperts(ExpertWeights weights, std::optional<ops::Exl3Precision> precision)
+    : state_(std::make_unique<State>(std::move(weights), precision)) {}
 CpuExperts::~CpuExperts() = default;
 
 void CpuExperts::set_observer(HiddenObserver observer) { state_->observer = std::move(observer); }

@@ -4,17 +4,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
+#include <optional>
 
 #include "experts/expert_engine.h"
 #include "experts/expert_weights.h"
+#include "ops/exl3_kernels.h"
 #include "tensor/view.h"
 
 namespace onecard::experts {
 
 class CpuExperts final : public ExpertEngine {
  public:
-  explicit CpuExperts(ExpertWeights weights);
+  /// `precision`: of EXL3 experts on every ISA but the plain one; nothing: what fits their size.
+  explicit CpuExperts(ExpertWeights weights,
+                      std::optional<ops::Exl3Precision> precision = std::nullopt);
   ~CpuExperts() override;
 
   void forward_add(const Exec& exec, int64_t layer_idx, View<const float> x, const Routing& routing,

@@ -92,7 +92,8 @@ Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const Mod
 
   experts::ExpertWeights expert_weights = load_experts(config, loader);
   experts = options.make_experts ? options.make_experts(std::move(expert_weights))
-                                 : std::make_unique<experts::CpuExperts>(std::move(expert_weights));
+                                 : std::make_unique<experts::CpuExperts>(std::move(expert_weights),
+                                                                         options.expert_precision);
   for (const io::MappedFile& file : checkpoint.files()) file.check_unchanged();
 }
 

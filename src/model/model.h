@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,14 +17,17 @@
 #include "io/engram_reader.h"
 #include "model/config.h"
 #include "model/step_context.h"
+#include "ops/exl3_kernels.h"
 #include "tensor/view.h"
 
 namespace onecard::model {
 
 struct ModelOptions {
   int engram_threads = 4;  // that read rows from disk
+  /// Of EXL3 experts on the CPU; nothing: see CpuExperts.
+  std::optional<ops::Exl3Precision> expert_precision;
   /// Makes the expert engine; empty: CpuExperts.
-  std::function<std::unique_ptr<experts::ExpertEngine>(experts::ExpertWeights)> make_experts;
+  std::function<std::unique_ptr<experts::ExpertEngine>(experts::ExpertWeights)> make_experts = {};
 };
 
 class Model {

@@ -12,14 +12,15 @@ namespace {
 
 using onecard::cpu::Isa;
 constexpr size_t kNumIsas = 4;
+constexpr std::array<const char*, 3> kPrecisionNames{"int16", "int8", "exact"};
 
 // Preferred kernels last: direct ones before panels where both take a row count, since a later
 // entry replaces an earlier one only for the rows that it takes.
 std::vector<const Exl3Kernel*> kernels_up_to(Isa isa) {
   std::vector<const Exl3Kernel*> kernels;
   for (const auto& table :
-       {cpu_exl3::kPlainKernels, cpu_exl3::kAvx2PanelKernels, cpu_exl3::kAvx2DirectKernels,
-        cpu_exl3::kVnniKernels, cpu_exl3::kVbmiKernels})
+       {cpu_exl3::kPlainKernels, cpu_exl3::kAvx2PanelKernels, cpu_exl3::kAvx512PanelKernels,
+        cpu_exl3::kAvx2DirectKernels, cpu_exl3::kVnniKernels, cpu_exl3::kVbmiKernels})
     for (size_t i = 0; i < table.size; ++i)
       if (table.kernels[i].isa <= isa) kernels.push_back(&table.kernels[i]);
   return kernels;
@@ -34,6 +35,16 @@ std::span<const Exl3Kernel* const> exl3_kernels(Isa isa) {
     return all;
   }();
   return kernels[size_t(isa)];
+}
+
+const char* exl3_precision_name(Exl3Precision precision) {
+  return kPrecisionNames[size_t(precision)];
+}
+
+std::optional<Exl3Precision> exl3_precision_from_name(std::string_view name) {
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i)
+    if (name == kPrecisionNames[i]) return Exl3Precision(i);
+  return std::nullopt;
 }
 
 const Exl3Steps& exl3_steps(Isa isa) {

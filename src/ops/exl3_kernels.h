@@ -14,7 +14,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "device/cpu/isa.h"
 #include "quant/exl3/matrix.h"
@@ -26,6 +28,9 @@ enum class Exl3Precision : uint8_t {
   kInt8,   // 8 bits: opt-in; MUL1 only
   kF32,    // activations as they are, codebook values exact: every codebook
 };
+
+const char* exl3_precision_name(Exl3Precision precision);  // "int16", "int8", "exact"
+std::optional<Exl3Precision> exl3_precision_from_name(std::string_view name);
 
 /// Strips that share their inputs: consecutive tiles of outputs, one block of 128 inputs.
 struct Exl3Strips {
@@ -45,11 +50,12 @@ struct Exl3Strips {
 
 /// How a kernel wants the 128 activations of one row and block.
 enum class Exl3Activations : uint8_t {
-  kNatural16,  // int16, in order                                                         256 B
-  kDoubled16,  // int16 [8 in-tiles][j][row group], each twice: dword lanes               512 B
-  kGrouped16,  // int16 [8 in-tiles][row group][j]                                        256 B
-  kGrouped8,   // int8  [8 in-tiles][row group][j], each twice                            256 B
-  kNaturalF32  // f32, in order                                                           512 B
+  kNatural16,   // int16, in order                                                         256 B
+  kDoubled16,   // int16 [8 in-tiles][j][row group], each twice: dword lanes               512 B
+  kGrouped16,   // int16 [8 in-tiles][row group][j]                                        256 B
+  kGrouped8,    // int8  [8 in-tiles][row group][j], each twice                            256 B
+  kNaturalF32,  // f32, in order                                                          512 B
+  kStreamF32    // f32, each in-tile's rows as the stream has them: 0 1 8 9 2 3 10 11 4 ..   512 B
 };
 // Row group g = 0..3 and j = 0..3 stand for row 2g + (j & 1) + 8 (j >> 1) of an input tile.
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -183,12 +184,61 @@ INSTANTIATE_TEST_SUITE_P(Exl3, Kernels,
                                            exl3_kernels(onecard::cpu::detect_isa()).end()),
                          kernel_name);
 
+// In f32 a weight is the codebook's value to the bit: one-hot inputs read out every weight of so
+// many strips that almost every state is among them.
+TEST_P(Kernels, ExactValuesAreTheCodebooks) {
+  const Exl3Kernel& kernel = *GetParam();
+  if (kernel.precision != Exl3Precision::kF32) GTEST_SKIP() << "an integer kernel";
+  constexpr int kStrips = 160;
+  const int64_t tile = exl3::tile_bytes(kernel.bits);
+  const Buffer<std::byte> tiles = random_bytes(8 * kStrips * tile, 5);
+  std::vector<float> decoded(128 * 16);
+  for (const int rows : {1, 2, 128}) {
+    // The inverse of what prepare() does: whatever the order of activations, row r reads weight
+    // row hot[r], found from where the one lies.
+    std::vector<float> sums(size_t(rows) * 16 * kStrips, 0.0f);
+    Buffer<std::byte> activations(int64_t(rows) * kernel.activation_bytes);
+    std::vector<float> one_hot(size_t(rows) * 128, 0.0f);
+    for (int r = 0; r < rows; ++r) one_hot[size_t(r * 128 + (r * 37 + rows) % 128)] = 1;
+    std::memcpy(activations.data(), one_hot.data(), one_hot.size() * sizeof(float));
+    const std::vector<float> scales(size_t(rows), 1.0f);
+    kernel.multiply({.tiles = tiles.data(),
+                     .tile_stride_bytes = tile,
+                     .strip_stride_bytes = 8 * tile,
+                     .num_strips = kStrips,
+                     .rows = rows,
+                     .activations = activations.data(),
+                     .scales = scales.data(),
+                     .sums = sums.data(),
+                     .sums_stride = 16 * kStrips});
+    for (int strip = 0; strip < kStrips; ++strip) {
+      for (int kt = 0; kt < 8; ++kt)
+        exl3::decode_tile(tiles.data() + (8 * strip + kt) * tile, kernel.bits, kernel.codebook,
+                          std::span<float, 256>(decoded.data() + 256 * kt, 256));
+      for (int r = 0; r < rows; ++r) {
+        const int at = (r * 37 + rows) % 128, in_tile = at % 16;
+        // Position in the stream to row of the tile.
+        const int row = kernel.activations == Exl3Activations::kNaturalF32
+                            ? in_tile
+                            : in_tile / 4 * 2 + (in_tile & 1) + (in_tile & 2) * 4;
+        const float* const want = decoded.data() + (at / 16 * 16 + row) * 16;
+        ASSERT_TRUE(std::equal(want, want + 16, sums.data() + (r * kStrips + strip) * 16))
+            << "strip " << strip << " row " << r << " of " << rows;
+      }
+    }
+  }
+}
+
 // A call with many rows gives each row what a call with that row alone gives.
-TEST(Exl3KernelSet, RowsDoNotDependOnEachOther) {
+class RowsAlone : public testing::TestWithParam<Exl3Precision> {};
+INSTANTIATE_TEST_SUITE_P(Exl3KernelSet, RowsAlone,
+                         testing::Values(Exl3Precision::kInt16, Exl3Precision::kF32),
+                         [](const auto& info) { return exl3_precision_name(info.param); });
+TEST_P(RowsAlone, GiveTheSame) {
   constexpr int kRows = 23;
   for (const Isa isa : {Isa::kPlain, onecard::cpu::detect_isa()})
     for (const int bits : {2, 3, 4, 6}) {
-      const Exl3KernelSet set(isa, Exl3Precision::kInt16, exl3::Codebook::kMul1, bits);
+      const Exl3KernelSet set(isa, GetParam(), exl3::Codebook::kMul1, bits);
       const int64_t tile = exl3::tile_bytes(bits);
       const Buffer<std::byte> tiles = random_bytes(8 * tile, 1);
       const std::vector<float> x = random_rows(kRows, 2);

@@ -21,11 +21,6 @@ namespace {
 
 using Format = LinearWeight::Format;
 constexpr float kEps = std::numeric_limits<float>::epsilon();
-// Relative RMS error of the int16 path, MUL1 alone: codebook values lack their rounding to fp16
-// (RMS 2^-11 / sqrt(12) times their power of two: 2.0e-4 for values of unit variance), activations
-// are rounded to 1/16383 of the largest of 128 (0.6e-4). A quarter on top for samples of this size.
-constexpr double kInt16Error = 1.25 * 2.1e-4;
-
 const std::vector<Format> kDenseFormats{Format::kF32, Format::kF16, Format::kBf16,
                                         Format::kFp8Block32, Format::kFp4Block32};
 
@@ -184,7 +179,7 @@ TEST(LinearExl3Golden, EveryLinearOfTheVectors) {
     EXPECT_LE(test::max_rel_error(run({}, linear_case.weight, x, number("m")), want), kEps) << name;
     for (const cpu::Isa isa : isas_here())  // below the 5e-4 that fp16 activations are allowed
       EXPECT_LE(test::rel_rms_error(run(exec_of(isa), linear_case.weight, x, number("m")), want),
-                isa != cpu::Isa::kPlain && book == "mul1" ? kInt16Error : 2e-6)
+                2e-6)
           << name << " " << cpu::isa_name(isa);
   }
 }
@@ -216,9 +211,7 @@ TEST(LinearExl3Golden, ExpertLayer) {
         y[size_t(slot / top_k * hidden + i)] += weights[size_t(slot)] * down[size_t(i)];
     }
     // Gate and up side by side, then down.
-    EXPECT_LE(test::rel_rms_error(y, want),
-              isa == cpu::Isa::kPlain ? 4e-6 : std::sqrt(3.0) * kInt16Error)
-        << cpu::isa_name(isa);
+    EXPECT_LE(test::rel_rms_error(y, want), 4e-6) << cpu::isa_name(isa);
   }
 }
 
@@ -301,13 +294,11 @@ TEST(LinearParity, Avx2EqualsPlain) {
   for (const Stored& s : one_of_each())
     for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9}) {
       const auto x = random_values(size_t(rows * 256), 17);
-      // 256 products and two 7-step transforms in f32; a codebook value that is not rounded to fp16
-      // would show as 2e-4, and does on purpose in the int16 path.
-      const bool int16 =
-          s.weight.format == Format::kExl3 && s.weight.exl3.codebook == exl3::Codebook::kMul1;
+      // 256 products and two 7-step transforms in f32. A codebook value that is not rounded to fp16
+      // would show as 2e-4.
       EXPECT_LE(test::rel_rms_error(run(exec_of(cpu::Isa::kAvx2), s.weight, x, rows),
                                     run(exec_of(cpu::Isa::kPlain), s.weight, x, rows)),
-                int16 ? kInt16Error : (std::sqrt(256.0) + 14) * kEps)
+                (std::sqrt(256.0) + 14) * kEps)
           << format_name(s.weight.format) << " K=" << s.weight.exl3.bits << " codebook "
           << int(s.weight.exl3.codebook) << " rows " << rows;
     }

@@ -75,8 +75,21 @@ void pack(Exl3Activations order, const __m256i (&tiles)[8], byte* out) {
       return;
     }
     case Exl3Activations::kNaturalF32:
+    case Exl3Activations::kStreamF32:
       return;
   }
+}
+
+// Rows 0..7 and 8..15 of an in-tile, in order or as the stream has them: 0 1 8 9 2 3 10 11 4 ..
+ONECARD_INLINE void store_f32(__m256 low, __m256 high, bool natural, float* out) {
+  if (!natural) {
+    const __m256d a = _mm256_castps_pd(low), b = _mm256_castps_pd(high);
+    const __m256d even = _mm256_unpacklo_pd(a, b), odd = _mm256_unpackhi_pd(a, b);
+    low = _mm256_castpd_ps(_mm256_permute2f128_pd(even, odd, 0x20));
+    high = _mm256_castpd_ps(_mm256_permute2f128_pd(even, odd, 0x31));
+  }
+  _mm256_storeu_ps(out, low);
+  _mm256_storeu_ps(out + 8, high);
 }
 
 ONECARD_INLINE int sum_lanes(__m256i v) {
@@ -96,9 +109,10 @@ void prepare(const Exl3Kernel& kernel, const float* x, const uint16_t* suh, byte
   for (int i = 0; i < 16; ++i)
     v[i] = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), load_f16(suh + 8 * i));
   hadamard(v);
-  if (kernel.activations == Exl3Activations::kNaturalF32) {
-    float* const out = reinterpret_cast<float*>(activations);
-    for (int i = 0; i < 16; ++i) _mm256_storeu_ps(out + 8 * i, v[i]);
+  if (kernel.activation_limit == 0) {
+    const bool natural = kernel.activations == Exl3Activations::kNaturalF32;
+    for (int kt = 0; kt < 8; ++kt)
+      store_f32(v[2 * kt], v[2 * kt + 1], natural, reinterpret_cast<float*>(activations) + 16 * kt);
     *scale = 1;
     *offset = 0;
     return;

@@ -16,6 +16,7 @@ struct KernelTable {
 
 extern const KernelTable kPlainKernels;
 extern const KernelTable kAvx2PanelKernels;
+extern const KernelTable kAvx512PanelKernels;
 extern const KernelTable kAvx2DirectKernels;
 extern const KernelTable kVnniKernels;
 extern const KernelTable kVbmiKernels;

@@ -100,6 +100,7 @@ void pack(Exl3Activations order, const std::array<int16_t, 128>& x, byte* out) {
           for (int j = 0; j < 4; ++j) put(out, int8_t(tile[row_of(g, j)]), 2);
         break;
       case Exl3Activations::kNaturalF32:
+      case Exl3Activations::kStreamF32:
         return;
     }
   }
@@ -110,8 +111,13 @@ void prepare(const Exl3Kernel& kernel, const float* x, const uint16_t* suh, byte
   std::array<float, 128> v;
   for (size_t i = 0; i < 128; ++i) v[i] = x[i] * f16_to_f32(suh[i]);
   exl3::hadamard(v);
-  if (kernel.activations == Exl3Activations::kNaturalF32) {
-    std::memcpy(activations, v.data(), sizeof v);
+  if (kernel.activation_limit == 0) {
+    if (kernel.activations == Exl3Activations::kStreamF32)
+      for (int kt = 0; kt < kTilesPerStrip; ++kt)
+        for (int g = 0; g < 4; ++g)
+          for (int j = 0; j < 4; ++j) put(activations, v[size_t(16 * kt + row_of(g, j))], 1);
+    else
+      std::memcpy(activations, v.data(), sizeof v);
     *scale = 1;
     *offset = 0;
     return;
