@@ -36,9 +36,10 @@ struct LinearWeight {
 
 /// out[t,o] = sum_i W[o,i] x[t,i].   x: [tokens, in] f32; out: [tokens, out] f32, not x.
 /// Plain path: weights exact, products summed in f64 (kExl3: y = (H (H(x suh) Wi)) svh, all in
-/// f64). AVX2 path: the same in f32. Work is split by outputs over exec.pool: a row's result
-/// depends neither on the number of threads nor on the other rows. Throws kInvalidArgument on a bad
-/// shape, kUnsupported on a CUDA exec.
+/// f64). AVX2 and up: summed in f32; kExl3 by strip kernels, for mul1 on x in 15 bits
+/// (exl3_kernels.h). Work is split by outputs over exec.pool: a row's result depends neither on the
+/// number of threads nor on the other rows. Throws kInvalidArgument on a bad shape, kUnsupported on
+/// a CUDA exec.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
 /// out = W in f32: exact, but for kExl3 rounded once. out: [out_features, in_features], in host
