@@ -1,6 +1,7 @@
 #include "io/lost_pages.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -43,8 +44,9 @@ bool replace_lost(uintptr_t address) {
     const uintptr_t end = watched.end.load();
     if (begin == 0 || address < begin || address >= end) continue;
     const uintptr_t page = address & ~(page_bytes() - 1);
-    if (::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    // The system call itself: the C library does not promise that mmap() is safe in a handler.
+    if (::syscall(SYS_mmap, page, end - page, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == -1)
       return false;
     if (!watched.lost.exchange(true)) g_num_lost.fetch_add(1);
     return true;
