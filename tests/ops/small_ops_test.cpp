@@ -56,6 +56,18 @@ TEST(Router, OneExpertIsNotNormalisedAndLargeLogitsStayFinite) {
   EXPECT_NEAR(weight[0], 2 * std::sqrt(1000.0), 1e-4);
 }
 
+TEST(Router, TemperatureDividesTheLogitsAndTheSumMayBeLeftOut) {
+  const std::vector<float> logits{1, 2, 3, 0}, bias(4, 0.0f);
+  std::vector<int32_t> ids(2);
+  std::vector<float> weights(2);
+  route({}, View<const float>(logits.data(), 1, 4), bias,
+        {.norm_topk_prob = false, .routed_scaling_factor = 2, .gate_temp = 4},
+        View<int32_t>(ids.data(), 1, 2), View<float>(weights.data(), 1, 2));
+  EXPECT_EQ(ids, (std::vector<int32_t>{2, 1}));
+  EXPECT_NEAR(weights[0], 2 * score(0.75), 1e-6);
+  EXPECT_NEAR(weights[1], 2 * score(0.5), 1e-6);
+}
+
 TEST(Swiglu, ClampsTheGateFromAboveOnlyAndTheUpOnBothSides) {
   const std::vector<float> gate{20, -20, 1, 1, 0, -1, 3, 2, 9}, up{1, 1, 20, -20, 5, 2, 0, 1, 1};
   const std::vector<float> weights{0.5f};
