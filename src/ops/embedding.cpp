@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "ops/check.h"
+#include "ops/cuda/kernels.h"
 #include "tensor/dtype.h"
 
 namespace onecard::ops {
@@ -12,9 +12,12 @@ namespace onecard::ops {
 void embed(const Exec& exec, const LinearWeight& table, std::span<const int32_t> token_ids,
            View<float> out) {
   using Format = LinearWeight::Format;
-  require_cpu(exec, "embed");
   require(out.rows == int64_t(token_ids.size()) && out.cols == table.in_features,
           ErrorCode::kInvalidArgument, "embed: out must be [token ids, hidden]");
+  require(
+      table.format == Format::kF32 || table.format == Format::kF16 || table.format == Format::kBf16,
+      ErrorCode::kUnsupported, "embed: the table must be F32, F16 or BF16");
+  if (exec.backend == Backend::kCuda) return cuda::embed(exec, table, token_ids, out);
   for (int64_t t = 0; t < out.rows; ++t) {
     const int64_t id = token_ids[size_t(t)];
     if (id < 0 || id >= table.out_features)
@@ -35,7 +38,7 @@ void embed(const Exec& exec, const LinearWeight& table, std::span<const int32_t>
         for (int64_t c = 0; c < out.cols; ++c) row[c] = f16_to_f32(half[c]);
         break;
       default:
-        throw Error(ErrorCode::kUnsupported, "embed: the table must be F32, F16 or BF16");
+        break;
     }
   }
 }

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/check.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cuda/kernels.h"
 
 namespace onecard::ops {
 namespace {
@@ -76,35 +76,36 @@ void hc_coefficients_from_mix(View<const float> m, const HcSite& site, const HcC
 
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out) {
-  require_cpu(exec, "hc_coefficients");
   const int64_t n = out.pre.cols;
   require(n >= 1 && n <= kMaxStreams && site.fn.rows == (2 + n) * n && site.fn.cols == x.cols &&
               site.fn.stride == site.fn.cols && out.pre.rows == x.rows && out.post.rows == x.rows &&
               out.comb.rows == x.rows,
           ErrorCode::kInvalidArgument,
           "hc_coefficients: fn must be [(2 + hc_mult) * hc_mult, columns of x], in one piece");
+  if (x.rows == 0) return;
+  if (exec.backend == Backend::kCuda) return cuda::hc_coefficients(exec, x, site, out);
   cpu::hc_coefficients(exec, x, site, out);
 }
 
 void hc_collapse_norm(const Exec& exec, View<const float> x, View<const float> mix,
                       std::span<const float> w, float eps, View<float> out) {
-  require_cpu(exec, "hc_collapse_norm");
   require(x.cols == mix.cols * out.cols && x.rows == mix.rows && x.rows == out.rows &&
               int64_t(w.size()) == out.cols,
           ErrorCode::kInvalidArgument,
           "hc_collapse_norm: x must be [tokens, hc_mult * hidden], mix [tokens, hc_mult], out "
           "[tokens, hidden]");
+  if (exec.backend == Backend::kCuda) return cuda::hc_collapse_norm(exec, x, mix, w, eps, out);
   cpu::hc_collapse_norm(exec, x, mix, w, eps, out);
 }
 
 void hc_expand(const Exec& exec, View<const float> y, View<const float> post,
                View<const float> comb, View<float> x) {
-  require_cpu(exec, "hc_expand");
   require(x.cols == post.cols * y.cols && comb.cols == post.cols * post.cols && x.rows == y.rows &&
               x.rows == post.rows && x.rows == comb.rows && post.cols <= kMaxStreams,
           ErrorCode::kInvalidArgument,
           "hc_expand: x must be [tokens, hc_mult * hidden], y [tokens, hidden], post and comb "
           "[tokens, hc_mult] and [tokens, hc_mult^2]");
+  if (exec.backend == Backend::kCuda) return cuda::hc_expand(exec, y, post, comb, x);
   cpu::hc_expand(exec, y, post, comb, x);
 }
 

@@ -40,7 +40,7 @@ struct BasicKvRows {
   int64_t dim = 0;
   KvFormat format = KvFormat::kF32;
 
-  Byte* row(int64_t row_idx) const { return data + row_idx * stride_bytes; }
+  constexpr Byte* row(int64_t row_idx) const { return data + row_idx * stride_bytes; }
 };
 using KvRows = BasicKvRows<std::byte>;
 using ConstKvRows = BasicKvRows<const std::byte>;

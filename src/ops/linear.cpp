@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cuda/kernels.h"
 #include "quant/exl3/reconstruct.h"
 
 namespace onecard::ops {
@@ -75,16 +76,35 @@ LinearWeight LinearWeight::out_rows(int64_t begin, int64_t end) const {
 }
 
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out) {
-  if (x.cols != w.in_features || out.cols != w.out_features || out.rows != x.rows)
-    throw Error(ErrorCode::kInvalidArgument,
-                "linear: x is [" + std::to_string(x.rows) + ", " + std::to_string(x.cols) +
-                    "], out [" + std::to_string(out.rows) + ", " + std::to_string(out.cols) +
-                    "], the weight maps " + std::to_string(w.in_features) + " to " +
-                    std::to_string(w.out_features));
-  check_weight(w);
-  require(exec.backend == Backend::kCpu, ErrorCode::kUnsupported, "linear: runs on the CPU only");
-  if (x.rows == 0) return;
-  cpu::linear(exec, x, w, out);
+  const LinearCall call{x, &w, out};
+  linear_each(exec, {&call, 1});
+}
+
+void linear_each(const Exec& exec, std::span<const LinearCall> calls) {
+  for (const LinearCall& call : calls) {
+    const LinearWeight& w = *call.w;
+    if (call.x.cols != w.in_features || call.out.cols != w.out_features ||
+        call.out.rows != call.x.rows || call.x.rows != calls[0].x.rows)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "linear: x is [" + std::to_string(call.x.rows) + ", " +
+                      std::to_string(call.x.cols) + "], out [" + std::to_string(call.out.rows) +
+                      ", " + std::to_string(call.out.cols) + "], the weight maps " +
+                      std::to_string(w.in_features) + " to " + std::to_string(w.out_features));
+    check_weight(w);
+  }
+  if (calls.empty() || calls[0].x.rows == 0) return;
+  if (exec.backend == Backend::kCuda) return cuda::linear_each(exec, calls);
+  for (const LinearCall& call : calls) cpu::linear(exec, call.x, *call.w, call.out);
+}
+
+void exl3_reconstruct_inner(const Exec& exec, const exl3::MatrixView& matrix, View<uint16_t> out) {
+  exl3::check_matrix(matrix);
+  require(exec.backend == Backend::kCuda, ErrorCode::kUnsupported,
+          "exl3_reconstruct_inner: there is no CPU kernel for it");
+  require(out.rows == matrix.out_features && out.cols == matrix.in_features && out.contiguous(),
+          ErrorCode::kInvalidArgument,
+          "exl3_reconstruct_inner: out must be [out_features, in_features]");
+  cuda::exl3_reconstruct_inner(exec, matrix, out.data);
 }
 
 void widen(const LinearWeight& w, View<float> out) {

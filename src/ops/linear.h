@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "device/exec.h"
 #include "quant/exl3/matrix.h"
@@ -38,9 +39,25 @@ struct LinearWeight {
 /// Plain path: weights exact, products summed in f64 (kExl3: y = (H (H(x suh) Wi)) svh, all in
 /// f64). AVX2 and up: summed in f32; kExl3 by strip kernels, for mul1 on x in 15 bits
 /// (exl3_kernels.h). Work is split by outputs over exec.pool: a row's result depends neither on the
-/// number of threads nor on the other rows. Throws kInvalidArgument on a bad shape, kUnsupported on
-/// a CUDA exec.
+/// number of threads nor on the other rows. CUDA: queued on exec.stream; plain formats in f32, EXL3
+/// with its rotated activations in fp16 and sums in f32; a row's result does not depend on the
+/// other rows of an EXL3 product. Throws kInvalidArgument on a bad shape.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
+
+/// One product of linear_each().
+struct LinearCall {
+  View<const float> x;
+  const LinearWeight* w = nullptr;
+  View<float> out;
+};
+
+/// linear() for every call, in one launch where the device can. The calls have the same number of
+/// rows, and none reads what another writes.
+void linear_each(const Exec& exec, std::span<const LinearCall> calls);
+
+/// The inner matrix of an EXL3 matrix on the device as fp16 bits, exact: out [out_features,
+/// in_features], dense rows. CUDA alone; queued on exec.stream.
+void exl3_reconstruct_inner(const Exec& exec, const exl3::MatrixView& matrix, View<uint16_t> out);
 
 /// out = W in f32: exact, but for kExl3 rounded once. out: [out_features, in_features], in host
 /// memory, as the weight is.

@@ -5,8 +5,8 @@
 #include <numbers>
 
 #include "base/error.h"
-#include "ops/check.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cuda/kernels.h"
 
 namespace onecard::ops {
 
@@ -49,11 +49,11 @@ void rope_angles(std::span<const int64_t> positions, std::span<const float> freq
 }
 
 void rope(const Exec& exec, View<float> x, int64_t dim, View<const float> angles, bool inverse) {
-  require_cpu(exec, "rope");
   require(dim > 0 && x.cols % dim == 0 && angles.rows == x.rows && angles.cols % 2 == 0 &&
               angles.cols <= dim,
           ErrorCode::kInvalidArgument,
           "rope: x must be [tokens, vectors * dim], angles [tokens, at most dim]");
+  if (exec.backend == Backend::kCuda) return cuda::rope(exec, x, dim, angles, inverse);
   cpu::rope(exec, x, dim, angles, inverse);
 }
 

@@ -10,8 +10,11 @@
 namespace onecard::test {
 namespace {
 
+// From the checkout that the test was built in; a program that was carried elsewhere looks in the
+// working directory.
 std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in(ONECARD_SOURCE_DIR "/" + path, std::ios::binary);
+  if (!in) in.open(path, std::ios::binary);
   if (!in) throw Error(ErrorCode::kNotFound, "exl3 vectors: cannot read " + path);
   std::ostringstream all;
   all << in.rdbuf();
@@ -26,8 +29,8 @@ const Exl3Vectors& Exl3Vectors::get() {
 }
 
 Exl3Vectors::Exl3Vectors()
-    : manifest_(json::parse(read_file(ONECARD_SOURCE_DIR "/tests/golden/exl3/manifest.json"))),
-      blob_(read_file(ONECARD_SOURCE_DIR "/tests/golden/exl3/vectors.bin")) {}
+    : manifest_(json::parse(read_file("tests/golden/exl3/manifest.json"))),
+      blob_(read_file("tests/golden/exl3/vectors.bin")) {}
 
 template <typename T>
 std::vector<T> Exl3Vectors::raw(std::string_view name) const {

@@ -1,4 +1,5 @@
-// CUDA calls report through onecard::Error: kDevice is sticky, it ends the engine.
+// CUDA calls report through onecard::Error. A kDevice error is sticky: once the context is broken
+// every later call fails with it too, so the engine ends and says so.
 #pragma once
 
 #include <cuda_runtime_api.h>

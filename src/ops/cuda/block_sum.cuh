@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ops/cuda/device.cuh"
+
 namespace onecard::ops::cuda {
 
 /// The sum of `value` over the kThreads threads of the thread block, in every thread. kThreads: a
@@ -14,6 +16,28 @@ __device__ float block_sum(float value) {
   for (int warp = 0; warp < kThreads / 32; ++warp) sum += partial[warp];
   __syncthreads();  // partial may be used again
   return sum;
+}
+
+/// The sum of `value` over the threads before this one; `total` is that of all. The same rules.
+template <int kThreads>
+__device__ int block_scan(int value, int& total) {
+  __shared__ int warp_sum[kThreads / 32];
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  int sum = value;
+  for (unsigned distance = 1; distance < 32; distance *= 2) {
+    const int before = __shfl_up_sync(~0u, sum, distance);
+    if (lane >= int(distance)) sum += before;
+  }
+  if (lane == 31) warp_sum[warp] = sum;
+  __syncthreads();
+  int begin = 0;
+  total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) begin += warp_sum[w];
+    total += warp_sum[w];
+  }
+  __syncthreads();
+  return begin + sum - value;
 }
 
 }  // namespace onecard::ops::cuda

@@ -1,0 +1,8 @@
+// MUL1 with 4 bits a weight.
+#include "ops/cuda/exl3_kernels_impl.cuh"
+
+namespace onecard::ops::cuda {
+
+template struct Exl3Kernels<4>;
+
+}  // namespace onecard::ops::cuda

@@ -1,0 +1,330 @@
+// The bodies of exl3_kernels.cuh. Included by the instances alone.
+#pragma once
+
+#include "ops/cuda/exl3_kernels.cuh"
+
+namespace onecard::ops::cuda {
+
+template <int kBits, int kRowTiles>
+__global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs jobs,
+                                                                       float* partials,
+                                                                       unsigned* counters) {
+  int idx = 0;
+  while (idx + 1 < jobs.num_jobs && int(blockIdx.x) >= jobs.job[idx + 1].first_block) ++idx;
+  const Exl3Job& job = jobs.job[idx];
+  const int local = int(blockIdx.x) - job.first_block;
+  const int group = local / job.num_slices, slice = local % job.num_slices;
+  const int begin = slice * job.slice_blocks;
+  const int left = job.in_blocks - begin;
+  const int num_blocks = left < job.slice_blocks ? left : job.slice_blocks;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int bits = kBits > 0 ? kBits : job.w.bits;
+  const LaneWindow window = lane_window(bits, lane);
+
+  // The first weights are under way while the activations are rotated.
+  StripWords<kBits> words =
+      load_strip<kBits>(job.w.strip(begin, group, warp), job.w.tile_stride, window);
+  auto* const fragments = reinterpret_cast<uint32_t*>(dynamic_shared());
+  for (int task = warp; task < jobs.num_rows * num_blocks; task += kExl3Warps) {
+    const int row = task / num_blocks, block = task % num_blocks;
+    const int64_t column = int64_t(begin + block) * 128;
+    prepare_row(job.x + row * job.x_stride + column, job.w.suh + column, lane,
+                fragments + block * kRowTiles * kFragmentWords, kRowTiles, row);
+  }
+  __syncthreads();
+
+  float sums[kRowTiles][4] = {};
+  for (int block = 0; block < num_blocks; ++block) {
+    const StripWords<kBits> now = words;
+    if (block + 1 < num_blocks)
+      words =
+          load_strip<kBits>(job.w.strip(begin + block + 1, group, warp), job.w.tile_stride, window);
+    multiply_strip<kBits, kRowTiles>(
+        now, window, bits, job.w.codebook,
+        reinterpret_cast<const uint2*>(fragments + block * kRowTiles * kFragmentWords), lane, sums);
+  }
+
+  // partials: [group][row][slice][128]
+  float* const partial =
+      partials + job.first_partial + int64_t(group) * jobs.num_rows * job.num_slices * 128;
+  store_sums<kRowTiles>(sums, jobs.num_rows, warp, lane, partial + slice * 128,
+                        int64_t(job.num_slices) * 128);
+  if (!last_to_arrive(counters + job.first_counter + group, unsigned(job.num_slices))) return;
+  for (int row = warp; row < jobs.num_rows; row += kExl3Warps) {
+    float v[4];
+    sum_slices(partial + int64_t(row) * job.num_slices * 128, job.num_slices, 128, lane, v);
+    finish_row(v, job.w.svh + group * 128, lane);
+    store_4(job.out + row * job.out_stride + group * 128, lane, v);
+  }
+}
+
+template <int kBits>
+__global__ __launch_bounds__(kExl3Threads) void exl3_multiply_many_kernel(
+    Exl3Items items, const uint2* fragments, int in_blocks, int slice_blocks, float* z) {
+  const ExpertItem item = items.item(blockIdx.y);
+  if (item.count == 0) return;
+  const Exl3Tiles w = items.tiles(item);
+  const int group = int(blockIdx.x), lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int bits = kBits > 0 ? kBits : w.bits;
+  const LaneWindow window = lane_window(bits, lane);
+  constexpr int kBlockBytes = kManyRowTiles * kFragmentWords * 4;
+  std::byte* const shared = dynamic_shared();  // two blocks of fragments
+  const auto* const source =
+      reinterpret_cast<const std::byte*>(fragments) + int64_t(blockIdx.y) * in_blocks * kBlockBytes;
+  const auto fetch = [&](int block) {
+    std::byte* const to = shared + block % 2 * kBlockBytes;
+    const std::byte* const from = source + int64_t(block) * kBlockBytes;
+    for (int at = 16 * int(threadIdx.x); at < kBlockBytes; at += 16 * kExl3Threads)
+      async_copy_16(to + at, from + at);
+    async_commit();
+  };
+
+  fetch(0);
+  StripWords<kBits> words = load_strip<kBits>(w.strip(0, group, warp), w.tile_stride, window);
+  float total[kManyRowTiles][4] = {}, sums[kManyRowTiles][4] = {};
+  int in_slice = 0;
+  bool first_slice = true;
+  for (int block = 0; block < in_blocks; ++block) {
+    const StripWords<kBits> now = words;
+    if (block + 1 < in_blocks) {
+      fetch(block + 1);
+      words = load_strip<kBits>(w.strip(block + 1, group, warp), w.tile_stride, window);
+      async_wait<1>();
+    } else {
+      async_wait<0>();
+    }
+    __syncthreads();  // everybody's part of the block is there
+    multiply_strip<kBits, kManyRowTiles>(
+        now, window, bits, w.codebook,
+        reinterpret_cast<const uint2*>(shared + block % 2 * kBlockBytes), lane, sums);
+    if (++in_slice == slice_blocks || block + 1 == in_blocks) {
+#pragma unroll
+      for (int tile = 0; tile < kManyRowTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          total[tile][i] = first_slice ? sums[tile][i] : total[tile][i] + sums[tile][i];
+          sums[tile][i] = 0;
+        }
+      }
+      first_slice = false;
+      in_slice = 0;
+    }
+    __syncthreads();  // the block may be overwritten
+  }
+  const int64_t columns = int64_t(gridDim.x) * 128;
+  store_sums<kManyRowTiles>(total, item.count, warp, lane,
+                            z + item.first * columns + int64_t(group) * 128, columns);
+}
+
+template <int kBits>
+__global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(ExpertsFew work) {
+  const int num_slices =
+      (work.hidden_blocks + work.hidden_slice_blocks - 1) / work.hidden_slice_blocks;
+  const int slice = int(blockIdx.x) % num_slices;
+  const int unit = int(blockIdx.x) / num_slices % work.num_units;
+  const int item_idx = int(blockIdx.x) / num_slices / work.num_units;
+  if (item_idx >= *work.num_items) return;
+  const ExpertItem item = work.items[item_idx];
+  const ExpertTiles& expert = work.experts[item.expert];
+  const Exl3Tiles gate = expert.gate, up = expert.up;
+  const int begin = slice * work.hidden_slice_blocks;
+  const int left = work.hidden_blocks - begin;
+  const int num_blocks = left < work.hidden_slice_blocks ? left : work.hidden_slice_blocks;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int gate_bits = kBits > 0 ? kBits : gate.bits, up_bits = kBits > 0 ? kBits : up.bits;
+  const LaneWindow gate_window = lane_window(gate_bits, lane);
+  const LaneWindow up_window = kBits > 0 ? gate_window : lane_window(up_bits, lane);
+
+  StripWords<kBits> gate_words =
+      load_strip<kBits>(gate.strip(begin, unit, warp), gate.tile_stride, gate_window);
+  StripWords<kBits> up_words =
+      load_strip<kBits>(up.strip(begin, unit, warp), up.tile_stride, up_window);
+  // [block][gate, up] fragments
+  auto* const fragments = reinterpret_cast<uint32_t*>(dynamic_shared());
+  for (int task = warp; task < 2 * item.count * num_blocks; task += kExl3Warps) {
+    const int part = task % 2, block = task / 2 % num_blocks, row = task / 2 / num_blocks;
+    const int64_t column = int64_t(begin + block) * 128;
+    prepare_row(work.x + work.slot_token[item.first + row] * work.x_stride + column,
+                (part == 0 ? gate.suh : up.suh) + column, lane,
+                fragments + (2 * block + part) * kFragmentWords, 1, row);
+  }
+  __syncthreads();
+
+  float gate_sums[1][4] = {}, up_sums[1][4] = {};
+  for (int block = 0; block < num_blocks; ++block) {
+    const auto* const b = reinterpret_cast<const uint2*>(fragments + 2 * block * kFragmentWords);
+    const bool more = block + 1 < num_blocks;
+    // One strip is always under way while the other is multiplied.
+    multiply_strip<kBits, 1>(gate_words, gate_window, gate_bits, gate.codebook, b, lane, gate_sums);
+    if (more)
+      gate_words = load_strip<kBits>(gate.strip(begin + block + 1, unit, warp), gate.tile_stride,
+                                     gate_window);
+    multiply_strip<kBits, 1>(up_words, up_window, up_bits, up.codebook, b + kFragmentWords / 2,
+                             lane, up_sums);
+    if (more)
+      up_words =
+          load_strip<kBits>(up.strip(begin + block + 1, unit, warp), up.tile_stride, up_window);
+  }
+
+  const int64_t unit_floats = int64_t(num_slices) * 256;  // of one slot
+  const int64_t slot_floats = work.num_units * unit_floats;
+  float* const partial = work.gate_partials + item.first * slot_floats + unit * unit_floats;
+  store_sums<1>(gate_sums, item.count, warp, lane, partial + slice * 256, slot_floats);
+  store_sums<1>(up_sums, item.count, warp, lane, partial + slice * 256 + 128, slot_floats);
+  if (!last_to_arrive(work.counters + item_idx * work.num_units + unit, unsigned(num_slices)))
+    return;
+  for (int row = warp; row < item.count; row += kExl3Warps) {
+    float g[4], u[4], scale[4];
+    sum_slices(partial + row * slot_floats, num_slices, 256, lane, g);
+    sum_slices(partial + row * slot_floats + 128, num_slices, 256, lane, u);
+    finish_row(g, gate.svh + unit * 128, lane);
+    finish_row(u, up.svh + unit * 128, lane);
+    load_scales(expert.down.suh + unit * 128, lane, scale);
+    const float weight = work.slot_weight[item.first + row];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      g[i] = __fmul_rn(swiglu_value(g[i], u[i], work.swiglu_limit, weight), scale[i]);
+    hadamard_128(g, lane);
+    store_fragment_row(work.hidden + (int64_t(item_idx) * work.num_units + unit) * kFragmentWords,
+                       1, row, lane, g);
+  }
+}
+
+template <int kBits>
+__global__ __launch_bounds__(kExl3Threads, 4) void exl3_experts_down_kernel(ExpertsFew work) {
+  const int num_slices = (work.num_units + work.unit_slice_blocks - 1) / work.unit_slice_blocks;
+  const int slice = int(blockIdx.x) % num_slices;
+  const int group = int(blockIdx.x) / num_slices % work.hidden_blocks;
+  const int item_idx = int(blockIdx.x) / num_slices / work.hidden_blocks;
+  const int num_items = *work.num_items;
+  if (item_idx >= num_items) return;
+  const ExpertItem item = work.items[item_idx];
+  const Exl3Tiles down = work.experts[item.expert].down;
+  const int begin = slice * work.unit_slice_blocks;
+  const int left = work.num_units - begin;
+  const int num_blocks = left < work.unit_slice_blocks ? left : work.unit_slice_blocks;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int bits = kBits > 0 ? kBits : down.bits;
+  const LaneWindow window = lane_window(bits, lane);
+
+  StripWords<kBits> words =
+      load_strip<kBits>(down.strip(begin, group, warp), down.tile_stride, window);
+  auto* const fragments = reinterpret_cast<uint2*>(dynamic_shared());
+  const auto* const hidden = reinterpret_cast<const uint2*>(
+      work.hidden + (int64_t(item_idx) * work.num_units + begin) * kFragmentWords);
+  for (int at = int(threadIdx.x); at < num_blocks * kFragmentWords / 2; at += kExl3Threads)
+    fragments[at] = hidden[at];
+  __syncthreads();
+
+  float sums[1][4] = {};
+  for (int block = 0; block < num_blocks; ++block) {
+    const StripWords<kBits> now = words;
+    if (block + 1 < num_blocks)
+      words =
+          load_strip<kBits>(down.strip(begin + block + 1, group, warp), down.tile_stride, window);
+    multiply_strip<kBits, 1>(now, window, bits, down.codebook,
+                             fragments + block * kFragmentWords / 2, lane, sums);
+  }
+
+  const int64_t group_floats = int64_t(num_slices) * 128;  // of one slot
+  const int64_t slot_floats = work.hidden_blocks * group_floats;
+  float* const partial = work.down_partials + item.first * slot_floats + group * group_floats;
+  store_sums<1>(sums, item.count, warp, lane, partial + slice * 128, slot_floats);
+  unsigned* const item_counters = work.counters + int64_t(work.max_items) * work.num_units;
+  if (!last_to_arrive(item_counters + item_idx * work.hidden_blocks + group, unsigned(num_slices)))
+    return;
+  const int64_t hidden_size = int64_t(work.hidden_blocks) * 128;
+  for (int row = warp; row < item.count; row += kExl3Warps) {
+    float v[4];
+    sum_slices(partial + row * slot_floats, num_slices, 128, lane, v);
+    finish_row(v, down.svh + group * 128, lane);
+    store_4(work.expert_out + (item.first + row) * hidden_size + group * 128, lane, v);
+  }
+  // The last expert of this group of outputs adds all of them up.
+  unsigned* const group_counters = item_counters + int64_t(work.max_items) * work.hidden_blocks;
+  if (!last_to_arrive(group_counters + group, unsigned(num_items))) return;
+  for (int token = warp; token < work.num_tokens; token += kExl3Warps) {
+    float* const out = work.out + token * work.out_stride + group * 128;
+    float v[4], next[4];
+    load_4(out, lane, v);
+    for (int k = 0; k < work.experts_per_token; ++k) {
+      const int64_t slot = work.choice_slot[token * work.experts_per_token + k];
+      load_4_shared_by_blocks(work.expert_out + slot * hidden_size + group * 128, lane, next);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] += next[i];
+    }
+    store_4(out, lane, v);
+  }
+}
+
+template <int kBits>
+__global__ __launch_bounds__(kExl3Threads) void exl3_reconstruct_kernel(Exl3Tiles w,
+                                                                        uint16_t* out) {
+  const int in_block = int(blockIdx.x), group = int(blockIdx.y);
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int bits = kBits > 0 ? kBits : w.bits;
+  const LaneWindow window = lane_window(bits, lane);
+  const int64_t in_features = int64_t(gridDim.x) * 128;
+  const StripWords<kBits> words =
+      load_strip<kBits>(w.strip(in_block, group, warp), w.tile_stride, window);
+  // A lane holds inputs 2q, 2q+1, 2q+8, 2q+9 of outputs g and g + 8.
+  uint16_t* const row = out + (int64_t(group) * 128 + warp * 16 + lane / 4) * in_features +
+                        int64_t(in_block) * 128 + 2 * (lane % 4);
+#pragma unroll(kBits > 0 ? 8 : 1)
+  for (int tile = 0; tile < 8; ++tile) {
+    uint32_t a[4];
+    decode_tile<kBits>(words, tile, window, bits, w.codebook, a);
+    *reinterpret_cast<uint32_t*>(row + 16 * tile) = a[0];
+    *reinterpret_cast<uint32_t*>(row + 16 * tile + 8) = a[2];
+    *reinterpret_cast<uint32_t*>(row + 8 * in_features + 16 * tile) = a[1];
+    *reinterpret_cast<uint32_t*>(row + 8 * in_features + 16 * tile + 8) = a[3];
+  }
+}
+
+template <int kBits>
+void Exl3Kernels<kBits>::linear_few(const Exec& exec, const Exl3Jobs& jobs, int row_tiles,
+                                    float* partials, unsigned* counters) {
+  int most_blocks = 0;
+  for (int i = 0; i < jobs.num_jobs; ++i)
+    most_blocks = jobs.job[i].slice_blocks > most_blocks ? jobs.job[i].slice_blocks : most_blocks;
+  const size_t shared_bytes = size_t(most_blocks) * size_t(row_tiles) * kFragmentWords * 4;
+  const auto kernel =
+      row_tiles == 1 ? exl3_linear_few_kernel<kBits, 1> : exl3_linear_few_kernel<kBits, 2>;
+  launch(exec, dim3(unsigned(jobs.num_blocks)), dim3(kExl3Threads), shared_bytes, kernel, jobs,
+         partials, counters);
+}
+
+template <int kBits>
+void Exl3Kernels<kBits>::multiply_many(const Exec& exec, const Exl3Items& items, int64_t max_items,
+                                       const uint2* fragments, int in_blocks, int slice_blocks,
+                                       int groups, float* z) {
+  launch(exec, dim3(unsigned(groups), unsigned(max_items)), dim3(kExl3Threads),
+         size_t(2) * kManyRowTiles * kFragmentWords * 4, exl3_multiply_many_kernel<kBits>, items,
+         fragments, in_blocks, slice_blocks, z);
+}
+
+template <int kBits>
+void Exl3Kernels<kBits>::experts_gate_up(const Exec& exec, const ExpertsFew& work) {
+  const int num_slices =
+      (work.hidden_blocks + work.hidden_slice_blocks - 1) / work.hidden_slice_blocks;
+  launch(exec, dim3(unsigned(work.max_items * work.num_units * num_slices)), dim3(kExl3Threads),
+         size_t(2) * size_t(work.hidden_slice_blocks) * kFragmentWords * 4,
+         exl3_experts_gate_up_kernel<kBits>, work);
+}
+
+template <int kBits>
+void Exl3Kernels<kBits>::experts_down(const Exec& exec, const ExpertsFew& work) {
+  const int num_slices = (work.num_units + work.unit_slice_blocks - 1) / work.unit_slice_blocks;
+  launch(exec, dim3(unsigned(work.max_items * work.hidden_blocks * num_slices)), dim3(kExl3Threads),
+         size_t(work.unit_slice_blocks) * kFragmentWords * 4, exl3_experts_down_kernel<kBits>,
+         work);
+}
+
+template <int kBits>
+void Exl3Kernels<kBits>::reconstruct(const Exec& exec, const Exl3Tiles& tiles, int in_blocks,
+                                     int groups, uint16_t* out) {
+  launch(exec, dim3(unsigned(in_blocks), unsigned(groups)), dim3(kExl3Threads), 0,
+         exl3_reconstruct_kernel<kBits>, tiles, out);
+}
+
+}  // namespace onecard::ops::cuda

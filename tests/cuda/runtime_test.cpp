@@ -1,0 +1,79 @@
+// Planned memory and recorded work.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cuda/device.h"
+#include "cuda/random_exl3.h"
+#include "device/cuda/graph.h"
+#include "ops/rms_norm.h"
+#include "ops/swiglu.h"
+
+namespace onecard {
+namespace {
+
+using test::DeviceArray;
+using test::random_values;
+
+TEST(MemoryPlan, NamesEveryPartWhereItDoesNotFit) {
+  cuda::MemoryPlan plan;
+  plan.add("weights", 1000);
+  plan.add("kv rows", 24);
+  EXPECT_EQ(plan.total_bytes(), 1024 + 256);  // parts are aligned to 256
+  EXPECT_NO_THROW(plan.require_fits(1280, "--vram-limit"));
+  try {
+    plan.require_fits(1279, "--vram-limit");
+    FAIL() << "a plan beyond the limit was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_EQ(std::string(error.what()),
+              "device memory: 1280 bytes are needed, --vram-limit is 1279: weights 1024 kv rows "
+              "256");
+  }
+}
+
+class CudaRuntime : public test::CudaTest {};
+
+TEST_F(CudaRuntime, AnArenaGivesOutWhatWasPlanned) {
+  cuda::Arena arena(1024);
+  std::byte* const first = arena.take<std::byte>(1);
+  std::byte* const second = reinterpret_cast<std::byte*>(arena.take<float>(65));
+  EXPECT_EQ(second - first, 256);
+  EXPECT_EQ(arena.used_bytes(), 256 + 512);
+  EXPECT_THROW(arena.take<float>(65), Error);
+  EXPECT_NO_THROW(arena.take<float>(64));
+}
+
+TEST_F(CudaRuntime, AGraphRepeatsWhatWasRecordedOnWhatMemoryHoldsThen) {
+  const std::vector<float> first = random_values(3 * 70, 1), second = random_values(3 * 70, 2);
+  const std::vector<float> w = random_values(70, 3);
+  const DeviceArray<float> x(first), dw(w), out(3 * 70);
+  const View<float> rows = out.view(3, 70);
+  const auto work = [&] {
+    ops::rms_norm(exec, x.view(3, 70), dw.span(), 1e-6f, rows);
+    ops::swiglu(exec, rows, x.view(3, 70), {}, 2, rows);
+  };
+  const std::vector<float> marker(3 * 70, 5.0f);
+  ONECARD_CUDA_CHECK(cudaMemcpyAsync(out.data(), marker.data(), marker.size() * sizeof(float),
+                                     cudaMemcpyDefault, stream().get()));
+  const cuda::Graph graph = cuda::Graph::record(stream(), work);
+  EXPECT_EQ(out.host(), marker) << "recorded work has run";
+  for (const std::vector<float>& values : {first, second}) {
+    ONECARD_CUDA_CHECK(cudaMemcpyAsync(x.data(), values.data(), values.size() * sizeof(float),
+                                       cudaMemcpyDefault, stream().get()));
+    graph.launch(stream());
+    const std::vector<float> replayed = out.host();
+    work();
+    EXPECT_EQ(out.host(), replayed);
+  }
+}
+
+TEST_F(CudaRuntime, AFailedRecordingIsDroppedAndTheErrorGoesOn) {
+  EXPECT_THROW(
+      cuda::Graph::record(stream(), [] { throw Error(ErrorCode::kInvalidArgument, "on purpose"); }),
+      Error);
+  const DeviceArray<float> x(random_values(70, 1));
+  EXPECT_NO_THROW(ops::swiglu(exec, x.view(1, 70), x.view(1, 70), {}, 2, x.view(1, 70)));
+}
+
+}  // namespace
+}  // namespace onecard
