@@ -15,6 +15,7 @@ void add_commands(CLI::App& app, Commands& commands) {
   add_parse(app, commands);
   add_quantize(app, commands);
   add_render(app, commands);
+  add_bench(app, commands);
 }
 
 }  // namespace onecard::cli

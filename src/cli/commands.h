@@ -26,5 +26,6 @@ void add_gates(CLI::App& app, Commands& commands);
 void add_parse(CLI::App& app, Commands& commands);
 void add_quantize(CLI::App& app, Commands& commands);
 void add_render(CLI::App& app, Commands& commands);
+void add_bench(CLI::App& app, Commands& commands);
 
 }  // namespace onecard::cli
