@@ -25,7 +25,7 @@ struct Exec {
   cpu::Isa isa = cpu::Isa::kPlain;  // CPU kernels no wider than this
   ThreadPool* pool = nullptr;       // null: the calling thread alone
   void* stream = nullptr;           // CUDA: the cudaStream_t that work is queued on
-  DeviceScratch scratch;            // CUDA: that of the stream
+  DeviceScratch scratch{};          // CUDA: that of the stream
 };
 
 }  // namespace onecard
