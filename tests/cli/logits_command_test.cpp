@@ -52,7 +52,8 @@ class LogitsCommand : public testing::TestWithParam<const char*> {
                              joined(ids(member(golden_, "decode_tokens")))});
     const test::ProgramResult result = run(more);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, "");
+    // One line an event: what the model needs, and nothing else.
+    EXPECT_THAT(result.err, testing::MatchesRegex("ts=[^\n]* level=info event=plan [^\n]*\n"));
     json::Value answer = json::parse(result.out);
     EXPECT_EQ(answer.members().size(), 3u);
     for (size_t i = 0; i < answer.members().size(); ++i)
