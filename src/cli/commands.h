@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -11,7 +13,8 @@ class App;
 namespace onecard::cli {
 
 struct Commands {
-  std::function<int()> selected;  // returns the exit code; an Error is reported by main
+  std::vector<std::string> arguments;  // of the subcommand, as they were typed
+  std::function<int()> selected;       // returns the exit code; an Error is reported by main
 };
 
 void add_commands(CLI::App& app, Commands& commands);
@@ -19,6 +22,7 @@ void add_commands(CLI::App& app, Commands& commands);
 void add_engram_map(CLI::App& app, Commands& commands);
 void add_inspect(CLI::App& app, Commands& commands);
 void add_compare(CLI::App& app, Commands& commands);
+void add_config(CLI::App& app, Commands& commands);
 void add_logits(CLI::App& app, Commands& commands);
 void add_serve(CLI::App& app, Commands& commands);
 void add_chat(CLI::App& app, Commands& commands);

@@ -159,13 +159,15 @@ int run(const CompareFlags& flags) {
 void add_compare(CLI::App& app, Commands& commands) {
   const auto flags = std::make_shared<CompareFlags>();
   CLI::App* command = app.add_subcommand(
-      "compare", "Print KL divergence and top-1 agreement of two checkpoints over token ids");
+      "compare", "Prints KL divergence and top-1 agreement of two checkpoints over token ids");
+  command->footer(R"(Example:
+  onecard compare models/full models/quantised --tokens-file ids.txt)");
   command->add_option("reference", flags->reference, "Checkpoint directory")->required();
   command->add_option("other", flags->other, "Checkpoint directory")->required();
   command->add_option("--tokens-file", flags->tokens_file, "File of token ids")->required();
   command->add_option("--sequence", flags->sequence_tokens,
-                      "Tokens after which a new sequence starts (default 4096)");
-  command->add_option("--chunk", flags->chunk_tokens, "Tokens of a prefill chunk (default 256)");
+                      "Tokens after which a new sequence starts (default: 4096)");
+  command->add_option("--chunk", flags->chunk_tokens, "Tokens of a prefill chunk (default: 256)");
   command->add_option("--reference-isa", flags->reference_isa,
                       "No wider kernels than this for the reference");
   command->add_option("--isa", flags->isa, "No wider kernels than this for the other");

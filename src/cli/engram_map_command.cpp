@@ -65,7 +65,8 @@ void add_engram_map(CLI::App& app, Commands& commands) {
   CLI::App* command = app.add_subcommand(
       "engram-map", "Writes the token map of a model's n-gram memory, from its tokenizer.json");
   command->add_option("--model", flags->model_dir, "The model's directory")->required();
-  command->add_option("--out", flags->out_path, "Default: engram_token_map.i32 in that directory");
+  command->add_option("--out", flags->out_path,
+                      "File to write (default: engram_token_map.i32 in that directory)");
   command->callback(
       [&commands, flags] { commands.selected = [flags] { return write_engram_map(*flags); }; });
 }

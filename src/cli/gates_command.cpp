@@ -212,10 +212,14 @@ Exit code: 0 all passed, 1 a gate failed or was not run, 2 the call was wrong.)"
                       "Of the answers and of the other numbers (default: another one each time)");
   command->add_option("--gate", flags->options.only,
                       "Run this gate alone, in all its wordings; may be given several times");
-  command->add_flag("--original,!--no-original", flags->options.original,
-                    "Run the six gates in their own words");
-  command->add_flag("--paraphrased,!--no-paraphrased", flags->options.paraphrased,
-                    "Run them in other words as well");
+  command
+      ->add_flag("--original,!--no-original", flags->options.original,
+                 "Run the six gates in their own words")
+      ->default_str("on");
+  command
+      ->add_flag("--paraphrased,!--no-paraphrased", flags->options.paraphrased,
+                 "Run them in other words as well")
+      ->default_str("on");
   command->add_flag("--json", flags->as_json, "Print one JSON object instead of the picture");
   command->callback([&commands, flags] { commands.selected = [flags] { return gates(*flags); }; });
 }

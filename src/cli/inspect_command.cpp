@@ -134,6 +134,10 @@ void add_inspect(CLI::App& app, Commands& commands) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Checks a checkpoint directory and says what is in it, without reading weights");
+  command->footer(R"(Example:
+  onecard inspect --model models/demo
+
+Exit code: 0 everything the configuration asks for is there, 1 it is not, 2 the call was wrong.)");
   command->add_option("--model", options->model_dir, "The checkpoint's directory")->required();
   command->add_option("--engram-dir", options->engram_dir,
                       "Another directory that has the engram tables");

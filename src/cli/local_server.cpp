@@ -1,10 +1,7 @@
 #include "cli/local_server.h"
 
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -23,24 +20,6 @@
 
 namespace onecard::cli {
 namespace {
-
-int num_threads(const ServerConfig& config) {
-  if (config.threads > 0) return config.threads;
-  const int processors = int(std::thread::hardware_concurrency());
-  return std::max(1, processors > 4 ? processors - 2 : processors);
-}
-
-cpu::Isa chosen_isa(const ServerConfig& config) {
-  const cpu::Isa found = cpu::detect_isa();
-  if (config.isa == "auto") return found;
-  const std::optional<cpu::Isa> wanted = cpu::isa_from_name(config.isa);
-  require(wanted.has_value(), ErrorCode::kInvalidArgument, "isa: no such name");
-  if (*wanted > found)
-    throw Error(
-        ErrorCode::kUnsupported,
-        "isa: this processor has " + std::string(cpu::isa_name(found)) + ", not " + config.isa);
-  return *wanted;
-}
 
 engine::PrefillMode prefill_mode(const std::string& name) {
   if (name == "full") return engine::PrefillMode::kFull;
@@ -71,11 +50,9 @@ server::http::ServerOptions http_options(const ServerConfig& config) {
   return options;
 }
 
-server::ServiceOptions service_options(const ServerConfig& config, const std::string& model_dir) {
+server::ServiceOptions service_options(const ServerConfig& config) {
   server::ServiceOptions options;
   options.model_names = config.model_names;
-  if (options.model_names.empty())
-    options.model_names = {std::filesystem::path(model_dir).filename().string()};
   options.api_keys = config.api_keys;
   options.chat.thinking.thinking = config.thinking;
   options.chat.thinking.effort = config.effort;
@@ -106,10 +83,11 @@ struct LocalServer::Parts {
   std::string url;
 };
 
-LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<Parts>(config)) {
+LocalServer::LocalServer(const ServerConfig& asked) {
   const auto begin = std::chrono::steady_clock::now();
-  std::string model_dir = config.model_dir.empty() ? bundled_model_dir() : config.model_dir;
-  while (model_dir.size() > 1 && model_dir.ends_with('/')) model_dir.pop_back();
+  const ServerConfig config = with_choices(asked);
+  const std::string& model_dir = config.model_dir;
+  parts_ = std::make_unique<Parts>(config);
   const std::string host = config.host == "0.0.0.0" || config.host == "localhost" ? "127.0.0.1"
                            : config.host.find(':') != std::string::npos ? "[" + config.host + "]"
                                                                         : config.host;
@@ -123,19 +101,13 @@ LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<P
                                              std::to_string(parts_->tokenizer->vocab_size() - 1) +
                                              ", the model " +
                                              std::to_string(model_config.vocab_size) + " in all");
-  if (config.max_model_len > model_config.max_position_embeddings)
-    throw Error(ErrorCode::kInvalidArgument,
-                "--max-model-len: " + std::to_string(config.max_model_len) +
-                    " is more than the model's " +
-                    std::to_string(model_config.max_position_embeddings));
   engine::TransformerOptions runner_options;
   runner_options.num_slots = config.max_num_seqs;
-  runner_options.context_length =
-      config.max_model_len > 0 ? config.max_model_len : model_config.max_position_embeddings;
+  runner_options.context_length = config.max_model_len;
   runner_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
   runner_options.prefill_mode = prefill_mode(config.prefill);
-  runner_options.isa = chosen_isa(config);
-  runner_options.num_threads = num_threads(config);
+  runner_options.isa = cpu::isa_from_name(config.isa).value();
+  runner_options.num_threads = config.threads;
   runner_options.prefix_cache_bytes = config.prefix_cache_mib << 20;
 
   io::Checkpoint checkpoint = io::Checkpoint::open(model_dir);
@@ -160,7 +132,7 @@ LocalServer::LocalServer(const ServerConfig& config) : parts_(std::make_unique<P
           runner_options),
       engine_options);
   parts_->service = std::make_unique<server::Service>(*parts_->engine, *parts_->tokenizer,
-                                                      service_options(config, model_dir));
+                                                      service_options(config));
   parts_->app = std::make_unique<server::App>(*parts_->service);
   parts_->http.run(*parts_->app);
 

@@ -239,17 +239,19 @@ int run(const LogitsFlags& flags) {
 
 void add_logits(CLI::App& app, Commands& commands) {
   auto flags = std::make_shared<LogitsFlags>();
-  CLI::App* command = app.add_subcommand("logits", "Print a checkpoint's logits for token ids");
+  CLI::App* command = app.add_subcommand("logits", "Prints a checkpoint's logits for token ids");
+  command->footer(R"(Example:
+  onecard logits --model models/demo --tokens 0,5065,2406 --decode 5066)");
   command->add_option("--model", flags->model, "Checkpoint directory")->required();
   auto* tokens = command->add_option("--tokens", flags->tokens, "Prompt token ids: 1,2,3");
   command->add_option("--tokens-file", flags->tokens_file, "File of prompt token ids")
       ->excludes(tokens);
   command->add_option("--chunks", flags->chunks, "Tokens of each prefill chunk: 7,1,24");
-  command->add_option(
-      "--prefill", flags->prefill,
-      "full, exact (default; full when more than the last position is asked for) or "
-      "bounded");
-  command->add_option("--positions", flags->positions, "all, last (default), or positions: 0,7");
+  command->add_option("--prefill", flags->prefill,
+                      "full, exact or bounded (default: exact; full when more than the last "
+                      "position is asked for)");
+  command->add_option("--positions", flags->positions,
+                      "all, last, or positions: 0,7 (default: last)");
   command->add_option("--decode", flags->decode, "Token ids to feed after the prompt, one a step");
   command->add_option("--expert-precision", flags->expert_precision, "auto, exact, int16 or int8");
   command->add_option("--isa", flags->isa, "plain, avx2, ...: no wider kernels than this");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "io/lost_pages.h"
 
 namespace {
@@ -30,7 +31,15 @@ int main(int argc, char** argv) {
                "onecard"};
   app.set_version_flag("--version", ONECARD_VERSION);
   app.require_subcommand(1);
+  app.formatter(onecard::cli::help_formatter());
+  app.footer(R"(Start with
+  onecard serve                     the demo model at http://127.0.0.1:8000/v1, for any client
+  onecard chat                      or talk to it here
+  onecard COMMAND --help            every flag of a command, its variable, and examples
+
+Exit code: 0 it worked, 1 it was tried and failed, 2 the call was wrong.)");
   onecard::cli::Commands commands;
+  if (argc > 2) commands.arguments.assign(argv + 2, argv + argc);
   onecard::cli::add_commands(app, commands);
   try {
     app.parse(argc, argv);

@@ -134,11 +134,13 @@ int parse(const ParseFlags& flags) {
 void add_parse(CLI::App& app, Commands& commands) {
   const auto flags = std::make_shared<ParseFlags>();
   CLI::App* command = app.add_subcommand(
-      "parse",
-      "Reads a model's raw output from stdin, prints the message it means. The input may also be "
-      "an object: {\"raw\": ..., \"start\": ..., \"tools\": [...], \"tool_choice\": ..., "
-      "\"parallel_tool_calls\": ..., \"stop\": [...], \"continuation\": ..., \"end\": "
-      "\"eos\" or \"length\"}");
+      "parse", "Reads a model's raw output from stdin, prints the message it means");
+  command->footer(R"(Example:
+  echo 'Easy.</think>It is 391.' | onecard parse --start reasoning --json
+
+The input may also be an object with the request's part in it: {"raw": ..., "start": ...,
+"tools": [...], "tool_choice": ..., "parallel_tool_calls": ..., "stop": [...], "continuation": ...,
+"end": "eos" or "length"})");
   command->add_option("--start", flags->start,
                       "What the prompt ended in: reasoning, content or calls");
   command->add_flag("--json", flags->as_json, "Print the message as a chat completion has it");

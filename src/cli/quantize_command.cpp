@@ -216,6 +216,8 @@ int run_quantize(const QuantizeFlags& flags) {
 void add_quantize(CLI::App& app, Commands& commands) {
   const auto flags = std::make_shared<QuantizeFlags>();
   CLI::App* command = app.add_subcommand("quantize", "Makes an EXL3 pack of a checkpoint");
+  command->footer(R"(Example:
+  onecard quantize checkpoint pack --bits 3)");
   command->add_option("source", flags->source, "The checkpoint's directory")->required();
   command->add_option("destination", flags->destination, "The pack's directory, made here")
       ->required();
@@ -223,12 +225,12 @@ void add_quantize(CLI::App& app, Commands& commands) {
     command->add_option(name, value, what)->check(CLI::Range(1, 8))->capture_default_str();
   };
   bits("--bits", flags->bits.experts, "Bits a weight of the routed experts");
-  bits("--bits-shared", flags->bits.shared, "of the shared experts");
-  bits("--bits-attn", flags->bits.attention, "of attention, compressor and indexer");
-  bits("--bits-engram", flags->bits.engram, "of the n-gram memory's projection");
-  bits("--bits-head", flags->bits.head, "of the output head");
-  bits("--bits-draft", flags->bits.draft, "of the draft layers");
-  command->add_option("--codebook", flags->codebook, "mul1, mcg or 3inst")
+  bits("--bits-shared", flags->bits.shared, "Bits a weight of the shared experts");
+  bits("--bits-attn", flags->bits.attention, "Bits a weight of attention, compressor and indexer");
+  bits("--bits-engram", flags->bits.engram, "Bits a weight of the n-gram memory's projection");
+  bits("--bits-head", flags->bits.head, "Bits a weight of the output head");
+  bits("--bits-draft", flags->bits.draft, "Bits a weight of the draft layers");
+  command->add_option("--codebook", flags->codebook, "Codebook of the weights")
       ->check(CLI::IsMember({"mul1", "mcg", "3inst"}))
       ->capture_default_str();
   command->add_flag("--narrow-f32", flags->narrow_f32,

@@ -48,6 +48,8 @@ void add_render(CLI::App& app, Commands& commands) {
   const auto flags = std::make_shared<RenderFlags>();
   CLI::App* command = app.add_subcommand(
       "render", "Reads a chat completions request from stdin, prints the prompt it makes");
+  command->footer(R"(Example:
+  echo '{"messages": [{"role": "user", "content": "Hello"}]}' | onecard render --model models/demo)");
   command->add_option("--model", flags->model_dir, "The model's directory")->required();
   command->add_flag("--json", flags->as_json, "Print {\"prompt\": ..., \"ids\": [...]}");
   command->add_flag("--client-markup", flags->client_markup_as_tokens,

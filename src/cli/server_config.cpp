@@ -1,9 +1,14 @@
 #include "cli/server_config.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
+#include "device/cpu/isa.h"
+#include "model/config.h"
 
 namespace onecard::cli {
 
@@ -41,7 +46,8 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
                    "Host memory that may be used, in MiB; 0 for what the machine and its control "
                    "groups leave")
       ->envname("ONECARD_HOST_LIMIT_MIB")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
   group
       ->add_option("--prefill", config.prefill,
                    "exact: the decoder reads what the answer depends on; full: every token; "
@@ -71,7 +77,7 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
       ->capture_default_str();
   group
       ->add_option("--threads", config.threads,
-                   "Threads that compute (default: all processors but two, at least one)")
+                   "Threads that compute (default: all processors, but two of more than four)")
       ->envname("ONECARD_THREADS")
       ->check(CLI::Range(0, 1024));
 }
@@ -85,7 +91,9 @@ void add_server_flags(CLI::App& command, ServerConfig& config) {
       ->envname("ONECARD_PORT")
       ->capture_default_str();
   http->add_option("--api-key", config.api_keys,
-                   "Key that clients have to send as a bearer token; may be given several times")
+                   "Key that clients have to send as a bearer token; may be given several times "
+                   "(default: none: "
+                   "open to all)")
       ->envname("ONECARD_API_KEY");
   http->add_option("--served-model-name", config.model_names,
                    "Name of the model in the API; may be given several times (default: the "
@@ -126,13 +134,13 @@ void add_server_flags(CLI::App& command, ServerConfig& config) {
       ->capture_default_str();
   http->add_flag("--cors,!--no-cors", config.cors, "Let web pages of any origin ask")
       ->envname("ONECARD_CORS")
-      ->capture_default_str();
+      ->default_str("on");
 
   const auto chat = command.add_option_group("Chat");
   chat->add_flag("--thinking,!--no-thinking", config.thinking,
                  "Reason before answering when a request does not say")
       ->envname("ONECARD_THINKING")
-      ->capture_default_str();
+      ->default_str("on");
   chat->add_option("--effort", config.effort, "Reasoning effort when a request does not say")
       ->envname("ONECARD_EFFORT")
       ->check(CLI::Range(1, 100))
@@ -154,6 +162,36 @@ void add_server_flags(CLI::App& command, ServerConfig& config) {
       ->envname("ONECARD_LOG_LEVEL")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
+}
+
+ServerConfig with_choices(ServerConfig config) {
+  if (config.model_dir.empty()) config.model_dir = bundled_model_dir();
+  while (config.model_dir.size() > 1 && config.model_dir.ends_with('/'))
+    config.model_dir.pop_back();
+  if (config.model_names.empty())
+    config.model_names = {std::filesystem::path(config.model_dir).filename().string()};
+
+  const int64_t known = model::load_model_config(config.model_dir).max_position_embeddings;
+  if (config.max_model_len > known)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--max-model-len: " + std::to_string(config.max_model_len) +
+                    " is more than the model's " + std::to_string(known));
+  if (config.max_model_len == 0) config.max_model_len = known;
+
+  const int processors = int(std::thread::hardware_concurrency());
+  if (config.threads == 0)
+    config.threads = std::max(1, processors > 4 ? processors - 2 : processors);
+
+  if (config.device == "auto") config.device = "cpu";
+  const cpu::Isa found = cpu::detect_isa();
+  if (config.isa == "auto") config.isa = cpu::isa_name(found);
+  const std::optional<cpu::Isa> wanted = cpu::isa_from_name(config.isa);
+  require(wanted.has_value(), ErrorCode::kInvalidArgument, "--isa: no such name");
+  if (*wanted > found)
+    throw Error(
+        ErrorCode::kUnsupported,
+        "--isa: this processor has " + std::string(cpu::isa_name(found)) + ", not " + config.isa);
+  return config;
 }
 
 std::string bundled_model_dir() {

@@ -52,6 +52,11 @@ struct ServerConfig {
 void add_model_flags(CLI::App& command, ServerConfig& config);
 void add_server_flags(CLI::App& command, ServerConfig& config);
 
+/// The same with what was left to onecard filled in: the bundled model, its name, the context it
+/// knows, the processors and their kernels. Reads the model's configuration, not its weights;
+/// throws kNotFound, kInvalidArgument or kUnsupported naming the flag.
+ServerConfig with_choices(ServerConfig config);
+
 /// The directory of the model bundled with this program; throws kNotFound when there is none.
 std::string bundled_model_dir();
 
