@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 import unittest
-import venv
 import xml.etree.ElementTree as xml
 
 PATIENCE = 300
@@ -217,18 +216,13 @@ class Report(unittest.TextTestResult):
 
 
 def enter_venv(requirements):
-    """Goes on in a virtual environment with these packages; skips the whole file when they cannot be had."""
-    home = pathlib.Path(args.work) / "venv"
-    wanted = pathlib.Path(__file__).with_name(requirements).read_text()
+    """Goes on in the virtual environment with these packages that scripts/install-deps makes; skips the whole file without it."""
+    here = pathlib.Path(__file__).resolve().parent
+    home = here.parents[1] / "build/test-venv"
     stamp = home / "installed.txt"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        venv.create(home, with_pip=True, clear=True)
-        done = subprocess.run([home / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "-r",
-                               pathlib.Path(__file__).with_name(requirements)], capture_output=True, text=True)
-        if done.returncode != 0:
-            skip(f"packages of {requirements} cannot be installed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-        stamp.write_text(wanted)
-    if pathlib.Path(sys.prefix).resolve() != home.resolve():
+    if not stamp.exists() or stamp.read_text() != (here / requirements).read_text():
+        skip(f"packages of {requirements} are not in build/test-venv: run scripts/install-deps --test")
+    if pathlib.Path(sys.prefix).resolve() != home:
         os.execv(home / "bin/python", [str(home / "bin/python"), *sys.argv])
 
 
@@ -242,7 +236,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True, help="onecard")
     parser.add_argument("--model", required=True, help="directory of the model")
-    parser.add_argument("--work", required=True, help="folder for logs and the virtual environment")
+    parser.add_argument("--work", required=True, help="folder for logs")
     parser.add_argument("--report", help="file for the results")
     parser.add_argument("--only", help="run the cases whose name contains this")
     args = parser.parse_args()

@@ -1,6 +1,7 @@
 """The official openai Python client against the server."""
 
 import asyncio
+import json
 import unittest
 
 import harness
@@ -12,6 +13,12 @@ if __name__ == "__main__":
 import openai
 
 MESSAGES = [{"role": "user", "content": "What is 12 + 7?"}]
+
+WEATHER = [{"role": "user", "content": "What's the weather in Paris right now? Use the tool."}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "description": "City name"}}, "required": ["city"]}
+FUNCTION = {"name": "get_weather", "description": "Get the current weather for a city", "parameters": SCHEMA}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+RESULT = '{"city":"Paris","temp_c":31,"sky":"overcast"}'
 
 
 class OpenAi(unittest.TestCase):
@@ -80,6 +87,53 @@ class OpenAi(unittest.TestCase):
         answer = self.client.completions.create(model="demo", prompt="Once upon a time", max_tokens=8, temperature=0)
         self.assertTrue(answer.choices[0].text)
         self.assertLessEqual(answer.usage.completion_tokens, 8)
+
+    def test_a_tool_is_called_and_its_result_used(self):
+        first = self.client.chat.completions.create(model="demo", messages=WEATHER, tools=TOOLS, temperature=0)
+        self.assertEqual(first.choices[0].finish_reason, "tool_calls")
+        call = first.choices[0].message.tool_calls[0]
+        self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("get_weather", {"city": "Paris"}))
+        second = self.client.chat.completions.create(model="demo", tools=TOOLS, temperature=0, messages=[
+            *WEATHER, first.choices[0].message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": RESULT}])
+        self.assertEqual(second.choices[0].finish_reason, "stop")
+        self.assertIn("31", second.choices[0].message.content)
+
+    def test_a_streamed_tool_call_is_put_together(self):
+        with self.client.chat.completions.stream(model="demo", messages=WEATHER, tools=TOOLS, temperature=0) as stream:
+            for _ in stream:
+                pass
+            final = stream.get_final_completion()
+        self.assertEqual([json.loads(call.function.arguments) for call in final.choices[0].message.tool_calls], [{"city": "Paris"}])
+
+    def test_responses(self):
+        tools = [{"type": "function", **FUNCTION}]
+        first = self.client.responses.create(model="demo", input=WEATHER, tools=tools, temperature=0)
+        self.assertEqual(first.status, "completed")
+        call = [item for item in first.output if item.type == "function_call"][0]
+        self.assertEqual(json.loads(call.arguments), {"city": "Paris"})
+        history = [*WEATHER, *(item.model_dump(exclude_none=True) for item in first.output),
+                   {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}]
+        with self.client.responses.stream(model="demo", input=history, tools=tools, temperature=0) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_response()
+        self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+        self.assertIn("31", final.output_text)
+
+    def test_answers_keep_to_a_schema(self):
+        schema = {"name": "place", "strict": True, "schema": {**SCHEMA, "additionalProperties": False}}
+        answer = self.client.chat.completions.create(
+            model="demo", temperature=0, extra_body={"thinking": {"type": "disabled"}}, max_tokens=200,
+            messages=[{"role": "user", "content": "Name a city as JSON."}], response_format={"type": "json_schema", "json_schema": schema})
+        self.assertEqual(list(json.loads(answer.choices[0].message.content)), ["city"])
+
+    def test_answers_asynchronously(self):
+        async def run():
+            async with openai.AsyncOpenAI(base_url=self.server.url + "/v1", api_key="secret", max_retries=0) as client:
+                answer = await client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0)
+                with self.assertRaises(openai.NotFoundError):
+                    await client.chat.completions.create(model="other", messages=MESSAGES)
+                return answer
+        self.assertIn("19", asyncio.run(run()).choices[0].message.content)
 
     def test_errors_have_their_classes(self):
         with self.assertRaises(openai.BadRequestError) as caught:
