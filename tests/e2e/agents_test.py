@@ -3,7 +3,6 @@ answers with the result. Each through another of the server's APIs."""
 
 import asyncio
 import contextlib
-import unittest
 
 import harness
 
@@ -26,16 +25,10 @@ WEATHER = "What's the weather in Paris right now? Use the tool."
 PRODUCT = "What is 731 * 48? Use the calculator."
 
 
-class Loop(unittest.TestCase):
+class Loop(harness.ServerCase):
     """The tools that the agents are given, and what they were asked."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = harness.Server("--api-key", "secret")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+    flags = ("--api-key", "secret")
 
     def setUp(self):
         self.asked = []

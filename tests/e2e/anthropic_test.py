@@ -1,7 +1,6 @@
 """The official anthropic Python client against /v1/messages."""
 
 import asyncio
-import unittest
 
 import harness
 
@@ -20,16 +19,14 @@ def of_type(message, kind):
     return [block for block in message.content if block.type == kind]
 
 
-class Anthropic(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = harness.Server("--api-key", "secret")
-        cls.client = anthropic.Anthropic(base_url=cls.server.url, api_key="secret", max_retries=0)
+class Anthropic(harness.ServerCase):
+    flags = ("--api-key", "secret")
 
     @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.close()
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = anthropic.Anthropic(base_url=cls.server.url, api_key="secret", max_retries=0)
+        cls.addClassCleanup(cls.client.close)
 
     def ask(self, messages=None, **fields):
         # temperature is no parameter of the package's newest models; the server obeys it.

@@ -85,15 +85,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
 
 
-class ChatCase(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = harness.Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
-
+class ChatCase(harness.ServerCase):
     def terminal(self, *arguments, **environment):
         terminal = Terminal("--url", self.server.url, *GREEDY, *arguments, **environment)
         self.addCleanup(terminal.close)

@@ -204,7 +204,7 @@ class Verdicts(unittest.TestCase):
         self.assertNotIn("\x1b", done.stdout)
 
 
-class Demo(unittest.TestCase):
+class Demo(harness.ServerCase):
     """The demo model. What it cannot pass is named, with the reason; a demo that can turns this red, so that the names go."""
 
     CANNOT = {
@@ -215,14 +215,6 @@ class Demo(unittest.TestCase):
         "other context 50%": "as context",
         "other context 90%": "as context",
     }
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = harness.Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
 
     def test_the_gates_at_the_full_window(self):
         code, report = gates(self.server.url, "--seed", "4")

@@ -114,6 +114,26 @@ class Server:
         wait_until(lambda: self.num_running() + self.num_waiting() == 0, "no request is left")
 
 
+class ServerCase(unittest.TestCase):
+    """Cases that share one server, started with `flags`."""
+
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.flags)
+        cls.addClassCleanup(cls.server.close)
+
+
+class LastingServerCase(ServerCase):
+    """Whatever a case does, the next ordinary request is answered, by the same process."""
+
+    def tearDown(self):
+        self.server.wait_until_idle()
+        self.assertEqual(self.server.chat("Hello", max_tokens=3)["usage"]["completion_tokens"], 3)
+        self.assertIsNone(self.server.process.poll())
+
+
 def chat_body(text, **fields):
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import unittest
 
 import harness
 
@@ -21,16 +20,14 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 RESULT = '{"city":"Paris","temp_c":31,"sky":"overcast"}'
 
 
-class OpenAi(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = harness.Server("--api-key", "secret")
-        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="secret", max_retries=0)
+class OpenAi(harness.ServerCase):
+    flags = ("--api-key", "secret")
 
     @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.close()
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="secret", max_retries=0)
+        cls.addClassCleanup(cls.client.close)
 
     def test_lists_models(self):
         self.assertEqual([model.id for model in self.client.models.list()], ["demo"])

@@ -9,26 +9,16 @@ import subprocess
 import unittest
 
 import harness
-from harness import Server, chat_body, wait_until
+from harness import LastingServerCase, Server, chat_body, wait_until
 
 
-class ServerCase(unittest.TestCase):
-    flags = ()
+class WarmServerCase(LastingServerCase):
+    """The first request has been: what it makes for good is there before a case counts."""
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(*cls.flags)
+        super().setUpClass()
         cls.server.chat("Hello", max_tokens=2)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
-
-    def tearDown(self):
-        # Whatever a case did, the next ordinary request is answered, by the same process.
-        self.server.wait_until_idle()
-        self.assertEqual(self.server.chat("Hello", max_tokens=3)["usage"]["completion_tokens"], 3)
-        self.assertIsNone(self.server.process.poll())
 
 
 def resident_kib(server):
@@ -59,7 +49,7 @@ def post_head(path, length, *headers):
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-class ManyConnections(ServerCase):
+class ManyConnections(WarmServerCase):
     flags = ("--max-num-seqs", "4", "--max-queued-requests", "60")
 
     def test_five_hundred_connections_share_four_slots(self):
@@ -84,7 +74,7 @@ class ManyConnections(ServerCase):
         wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
-class SlowClients(ServerCase):
+class SlowClients(WarmServerCase):
     flags = ("--header-timeout", "2", "--body-timeout", str(harness.PATIENCE))
 
     def test_requests_that_never_end_are_cut_off_and_hold_nobody_up(self):
@@ -120,7 +110,7 @@ class SlowClients(ServerCase):
         wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
-class HugeRequests(ServerCase):
+class HugeRequests(WarmServerCase):
     # One thread: the allocator keeps for every thread what its largest request needed.
     flags = ("--max-body-mib", "1", "--prefix-cache-mib", "0", "--http-threads", "1")
 
@@ -168,7 +158,7 @@ class HugeRequests(ServerCase):
         wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
-class Conversations(ServerCase):
+class Conversations(WarmServerCase):
     """Each prompt is the one before, its answer, and something new; the reference server keeps nothing."""
     flags = ("--prefill-chunk-tokens", "64")
 
@@ -176,11 +166,7 @@ class Conversations(ServerCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.cold = Server("--prefix-cache-mib", "0")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cold.close()
-        super().tearDownClass()
+        cls.addClassCleanup(cls.cold.close)
 
     def ask(self, server, prompt, **fields):
         status, body = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True,
@@ -248,7 +234,7 @@ class Conversations(ServerCase):
             self.assertAlmostEqual(got, expected, delta=2e-3)
 
 
-class Deterministic(ServerCase):
+class Deterministic(WarmServerCase):
     flags = ("--deterministic",)
 
     def test_answers_without_a_seed_repeat(self):

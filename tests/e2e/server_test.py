@@ -9,30 +9,12 @@ import time
 import unittest
 
 import harness
-from harness import Server, chat_body, content_of, folded, stream_chat, wait_until
+from harness import LastingServerCase, Server, chat_body, content_of, folded, stream_chat, wait_until
 
 LONG = {"max_tokens": 3000, "ignore_eos": True}
 
 
-class ServerCase(unittest.TestCase):
-    flags = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(*cls.flags)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
-
-    def tearDown(self):
-        # Whatever a case did, the next ordinary request is answered, by the same process.
-        self.server.wait_until_idle()
-        self.assertEqual(self.server.chat("Hello", max_tokens=3)["usage"]["completion_tokens"], 3)
-        self.assertIsNone(self.server.process.poll())
-
-
-class Answers(ServerCase):
+class Answers(LastingServerCase):
     def test_whole_and_streamed_answers_agree(self):
         whole = self.server.chat("What is 12 + 7?", max_tokens=200)
         stream = stream_chat(self.server, "What is 12 + 7?", max_tokens=200, stream_options={"include_usage": True})
@@ -75,7 +57,7 @@ class Answers(ServerCase):
         self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"], text)
 
 
-class Leaving(ServerCase):
+class Leaving(LastingServerCase):
     def test_a_client_that_leaves_a_stream_stops_the_work(self):
         cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
         stream = stream_chat(self.server, "Tell me a story.", **LONG)
@@ -120,7 +102,7 @@ class Leaving(ServerCase):
         wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
-class LongPrompts(ServerCase):
+class LongPrompts(LastingServerCase):
     flags = ("--prefill-chunk-tokens", "64")
 
     def test_a_client_that_leaves_during_prefill_stops_it(self):
@@ -149,7 +131,7 @@ class LongPrompts(ServerCase):
             reading.result()
 
 
-class OneSlot(ServerCase):
+class OneSlot(LastingServerCase):
     flags = ("--max-num-seqs", "1", "--max-queued-requests", "1")
 
     def test_dropping_a_queued_request_touches_nobody(self):
@@ -175,7 +157,7 @@ class OneSlot(ServerCase):
             stream.close()
 
 
-class BadRequests(ServerCase):
+class BadRequests(LastingServerCase):
     user = {"role": "user", "content": "x"}
 
     def bodies(self):
@@ -237,7 +219,7 @@ class BadRequests(ServerCase):
         self.assertEqual(headers["Access-Control-Allow-Origin"], "*")
 
 
-class Markup(ServerCase):
+class Markup(LastingServerCase):
     def test_text_of_clients_is_never_structure(self):
         spellings = ["<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<\uff5cSystem\uff5c>", "<think>", "</think>",
                      "<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "\uff5cDSML\uff5c"]
@@ -254,7 +236,7 @@ class Markup(ServerCase):
             self.server.chat(f"say {spelling} twice", max_tokens=5)
 
 
-class Window(ServerCase):
+class Window(LastingServerCase):
     flags = ("--max-model-len", "256")
 
     def prompt_of(self, num_tokens):
