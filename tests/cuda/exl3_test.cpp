@@ -19,8 +19,8 @@ using exl3::Codebook;
 using exl3::Layout;
 using test::DeviceArray;
 using test::DeviceMatrix;
+using test::LaidOutMatrix;
 using test::random_values;
-using test::RandomMatrix;
 
 // Activations are rounded to fp16 once, relative RMS 2^-11 / sqrt(12) times 1.2 for how they spread
 // inside an octave; products and sums are exact in comparison.
@@ -73,12 +73,12 @@ class CudaExl3 : public test::CudaTest, public testing::WithParamInterface<Case>
 
 TEST_P(CudaExl3, EqualsThePlainPath) {
   const Case c = GetParam();
-  const RandomMatrix matrix(c.in, c.out, c.bits, c.codebook, c.layout, 7);
-  const DeviceMatrix device(matrix.host, matrix.tiles.size());
+  const LaidOutMatrix matrix(c.in, c.out, c.bits, c.codebook, c.layout, 7);
+  const DeviceMatrix device(matrix.view, matrix.tiles.size());
   constexpr int64_t kMostRows = 70;
   const std::vector<float> x = random_values(kMostRows * c.in, 11);
   std::vector<float> want(size_t(kMostRows * c.out));
-  linear({}, {x.data(), kMostRows, c.in}, weight_of(matrix.native),
+  linear({}, {x.data(), kMostRows, c.in}, weight_of(matrix.native.view),
          {want.data(), kMostRows, c.out});
   std::vector<float> most;
   for (const int64_t rows :
@@ -93,10 +93,10 @@ TEST_P(CudaExl3, EqualsThePlainPath) {
 
 TEST_P(CudaExl3, ReconstructsTheInnerMatrixToTheBit) {
   const Case c = GetParam();
-  const RandomMatrix matrix(c.in, c.out, c.bits, c.codebook, c.layout, 13);
-  const DeviceMatrix device(matrix.host, matrix.tiles.size());
+  const LaidOutMatrix matrix(c.in, c.out, c.bits, c.codebook, c.layout, 13);
+  const DeviceMatrix device(matrix.view, matrix.tiles.size());
   std::vector<float> want(size_t(c.in * c.out));
-  exl3::decode_inner(matrix.native, {want.data(), c.in, c.out});
+  exl3::decode_inner(matrix.native.view, {want.data(), c.in, c.out});
   const DeviceArray<uint16_t> out(c.in * c.out);
   exl3_reconstruct_inner(exec, device.view, {out.data(), c.out, c.in});
   const std::vector<uint16_t> got = out.host();
@@ -141,11 +141,11 @@ TEST_F(CudaExl3Golden, EveryLinearOfTheVectors) {
 class CudaExl3Each : public test::CudaTest {};
 
 TEST_F(CudaExl3Each, ProductsOfOneLaunchAreThoseOfSeveral) {
-  const RandomMatrix a(256, 128, 3, Codebook::kMul1, Layout::kBand, 1);
-  const RandomMatrix b(384, 256, 3, Codebook::kMul1, Layout::kBand, 2);
-  const RandomMatrix c(256, 128, 5, Codebook::kMcg, Layout::kBand, 3);
-  const DeviceMatrix on_a(a.host, a.tiles.size()), on_b(b.host, b.tiles.size()),
-      on_c(c.host, c.tiles.size());
+  const LaidOutMatrix a(256, 128, 3, Codebook::kMul1, Layout::kBand, 1);
+  const LaidOutMatrix b(384, 256, 3, Codebook::kMul1, Layout::kBand, 2);
+  const LaidOutMatrix c(256, 128, 5, Codebook::kMcg, Layout::kBand, 3);
+  const DeviceMatrix on_a(a.view, a.tiles.size()), on_b(b.view, b.tiles.size()),
+      on_c(c.view, c.tiles.size());
   const LinearWeight wa = weight_of(on_a.view), wb = weight_of(on_b.view),
                      wc = weight_of(on_c.view);
   constexpr int64_t kRows = 5;

@@ -27,16 +27,16 @@ constexpr float kLimit = 1.5f;  // low enough to bind
 
 struct Expert {
   Expert(int bits, Codebook codebook, unsigned seed)
-      : gate(kHidden, kIntermediate, bits, codebook, exl3::Layout::kNative, seed),
-        up(kHidden, kIntermediate, bits, codebook, exl3::Layout::kNative, seed + 10),
-        down(kIntermediate, kHidden, bits, codebook, exl3::Layout::kNative, seed + 20),
+      : gate(kHidden, kIntermediate, bits, codebook, seed),
+        up(kHidden, kIntermediate, bits, codebook, seed + 10),
+        down(kIntermediate, kHidden, bits, codebook, seed + 20),
         layout(kHidden, kIntermediate, bits, bits, bits),
         record(layout.record_bytes()) {
-    layout.write({gate.native, up.native, down.native}, record.span());
+    layout.write({gate.view, up.view, down.view}, record.span());
     on_device.emplace(std::span<const std::byte>(record.data(), size_t(record.size())));
     view = layout.view(on_device->data(), codebook);
     for (int m = 0; m < 3; ++m) {
-      const exl3::MatrixView& matrix = m == 0 ? gate.native : m == 1 ? up.native : down.native;
+      const exl3::MatrixView& matrix = m == 0 ? gate.view : m == 1 ? up.view : down.view;
       weight[m].format = LinearWeight::Format::kExl3;
       weight[m].in_features = matrix.in_features;
       weight[m].out_features = matrix.out_features;

@@ -15,6 +15,7 @@
 #include "quant/exl3/layout.h"
 #include "quant/exl3/reconstruct.h"
 #include "support/compare.h"
+#include "support/random_exl3.h"
 #include "tensor/buffer.h"
 #include "tensor/dtype.h"
 
@@ -22,31 +23,8 @@ namespace onecard::experts {
 namespace {
 
 using onecard::cpu::Isa;
-
-// A matrix of random tiles as it lies in a checkpoint.
-struct RandomMatrix {
-  RandomMatrix(int64_t in, int64_t out, int bits, exl3::Codebook codebook, uint32_t seed)
-      : tiles(in * out / 256 * exl3::tile_bytes(bits)), suh(size_t(in)), svh(size_t(out)) {
-    std::mt19937 rng(seed);
-    for (auto& b : tiles.span()) b = std::byte(rng());
-    // Sizes that give outputs near 1 for inputs near 1.
-    const auto scale = [&](float size) {
-      return f32_to_f16((rng() & 1 ? size : -size) * (0.7f + float(rng() % 600) / 1000));
-    };
-    for (auto& s : suh) s = scale(1 / std::sqrt(float(in)));
-    for (auto& s : svh) s = scale(1.5f);
-    view.in_features = in;
-    view.out_features = out;
-    view.bits = bits;
-    view.codebook = codebook;
-    view.data = tiles.data();
-    view.suh = suh;
-    view.svh = svh;
-  }
-  Buffer<std::byte> tiles;
-  std::vector<uint16_t> suh, svh;
-  exl3::MatrixView view;
-};
+using test::random_values;
+using test::RandomMatrix;
 
 struct RandomExpert {
   RandomExpert(int64_t hidden, int64_t inner, int bits, exl3::Codebook codebook, uint32_t seed,
@@ -64,14 +42,6 @@ struct RandomExpert {
   exl3::ExpertView native, units;
   Buffer<std::byte> record;
 };
-
-std::vector<float> random_values(size_t size, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(size);
-  for (float& v : x) v = normal(rng);
-  return x;
-}
 
 // The same in f64 from the reconstructed matrices.
 void add_reference(const exl3::ExpertView& expert, const float* x, float limit, float weight,
