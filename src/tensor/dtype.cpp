@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/e2m1.h"
+
 namespace onecard {
 namespace {
 
@@ -111,18 +113,7 @@ float e2m1_to_f32(uint8_t code) {
 }
 
 uint8_t f32_to_e2m1(float value) {
-  const float magnitude = std::fabs(value);
-  // Midpoints; those before an odd code belong to the even code below, those before an even code
-  // round up to it.
-  uint8_t code = 0;
-  code += magnitude > 0.25f;
-  code += magnitude >= 0.75f;
-  code += magnitude > 1.25f;
-  code += magnitude >= 1.75f;
-  code += magnitude > 2.5f;
-  code += magnitude >= 3.5f;
-  code += magnitude > 5.0f;
-  return uint8_t((std::signbit(value) ? 8 : 0) | code);
+  return uint8_t((std::signbit(value) ? 8 : 0) | e2m1_magnitude_code(std::fabs(value)));
 }
 
 }  // namespace onecard

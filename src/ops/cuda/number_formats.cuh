@@ -6,6 +6,7 @@
 
 #include "ops/cuda/device.cuh"
 #include "ops/kv_format.h"
+#include "tensor/e2m1.h"
 
 namespace onecard::ops::cuda {
 
@@ -47,16 +48,7 @@ __device__ inline float e2m1_to_f32(uint8_t code) {
 
 /// |value| <= 6; to nearest, ties to the even code.
 __device__ inline uint8_t f32_to_e2m1(float value) {
-  const float magnitude = fabsf(value);
-  uint32_t code = 0;
-  code += magnitude > 0.25f;
-  code += magnitude >= 0.75f;
-  code += magnitude > 1.25f;
-  code += magnitude >= 1.75f;
-  code += magnitude > 2.5f;
-  code += magnitude >= 3.5f;
-  code += magnitude > 5.0f;
-  return uint8_t((__float_as_uint(value) >> 28 & 8) | code);
+  return uint8_t((__float_as_uint(value) >> 28 & 8) | e2m1_magnitude_code(fabsf(value)));
 }
 
 /// Exponent byte of the smallest power of two >= x, for x > 0.
