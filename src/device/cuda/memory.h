@@ -1,4 +1,4 @@
-// Memory of the device, planned before any of it is allocated, and pinned memory of the host.
+// Memory of the device, planned before any of it is allocated.
 #pragma once
 
 #include <cstddef>
@@ -27,33 +27,6 @@ class DeviceBlock {
   DeviceBlock(DeviceBlock&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   DeviceBlock& operator=(DeviceBlock&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
-
-/// Page-locked host memory that copies to and from the device run on without staging; move-only.
-class PinnedBlock {
- public:
-  PinnedBlock() = default;
-  explicit PinnedBlock(int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) ONECARD_CUDA_CHECK(cudaHostAlloc(&data_, size_t(bytes), cudaHostAllocMapped));
-  }
-  ~PinnedBlock() {
-    if (data_ == nullptr) return;
-    const cudaError_t freed = cudaFreeHost(data_);
-    if (freed != cudaSuccess) log::error("pinned_free", {{"error", cudaGetErrorString(freed)}});
-  }
-  PinnedBlock(PinnedBlock&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedBlock& operator=(PinnedBlock&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;

@@ -29,7 +29,6 @@ enum cudaDeviceAttr {
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
-constexpr unsigned cudaHostAllocMapped = 2;
 
 struct EmulatedStream;
 struct EmulatedGraph;
@@ -59,8 +58,6 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMalloc(void** data, size_t bytes);
 cudaError_t cudaFree(void* data);
-cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
-cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

@@ -311,8 +311,6 @@ cudaError_t cudaFree(void* data) {
   std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMalloc(data, bytes); }
-cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new EmulatedStream;
   return cudaSuccess;
