@@ -219,7 +219,7 @@ void run(benchmark::State& state, const Config& config) {
   // A lower quartile: what the code takes when nobody else takes the core.
   std::nth_element(times.begin(), times.begin() + long(times.size() / 4), times.end());
   const double job_ns = times[times.size() / 4];
-  state.counters["threads"] = config.threads;
+  state.counters["pool_threads"] = config.threads;
   state.counters["job_us"] = job_ns * 1e-3;
   if (config.experts == 0) return;
   const double read = onecard::cpu::measure_read_rate(
