@@ -96,7 +96,8 @@ def question(rng, a, b, sym):
 def math_turn(rng, split="train", thinking=True, kind=None):
     """(question, reasoning, answer). Without thinking, the steps stand in the answer unless the result is in the tables."""
     pick = lambda s: rng.choice(s.split("|"))
-    kind = kind or rng.choice(["mul"] * 7 + ["mul1", "add", "add", "sub", "sub"])
+    kinds = ["mul"] * 6 + ["mul1"] * 2 if thinking else ["mul"] * 3 + ["mul1"] * 5      # without steps, tables need practice
+    kind = kind or rng.choice(kinds + ["add", "add", "sub", "sub"])
     a, b = numbers(rng, kind, split)
     sym = {"mul": "*", "mul1": "*", "add": "+", "sub": "-"}[kind]
     r = {"*": a * b, "+": a + b, "-": a - b}[sym]

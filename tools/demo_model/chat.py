@@ -175,7 +175,8 @@ def json_turn(rng, flag):
         return (f"What is the capital of {country}? " + pick(rng, f"Answer in JSON with the key {key}.|Reply as JSON with the key \"{key}\".|Use JSON and the key {key}."), f"The capital of {country} is {cap}.", d({key: cap}))
     name, pool = rng.choice([("colors", W.COLORS[:9]), ("animals", W.ANIMALS), ("fruits", W.FRUITS), ("jobs", W.JOBS)])
     got = rng.sample(pool, rng.randint(2, 5))
-    if rng.random() < 0.5:
+    if rng.random() < 0.4:
         return (f"Put these {name} into a JSON {'object with the key ' + name if flag else 'array'}: {', '.join(got)}.", "I will write JSON.", d({name: got} if flag else got))
-    n = len(got)
+    n, first = len(got), rng.randrange(len(pool))
+    got = [pool[(first + i) % len(pool)] for i in range(n)]      # neighbours of the list: the likeliest next one never repeats
     return (f"Give me {W.NUMBER_WORDS[n]} {name} as JSON" + (f" with the key {name}." if flag else " array."), f"The user wants {n} {name} in JSON.", d({name: got} if flag else got))

@@ -11,7 +11,7 @@ from recall import recall
 from stories import story_turn
 from toolcalls import tools_conversation
 
-TASKS = {"chat": 0.27, "math": 0.27, "tools": 0.2, "recall": 0.1, "story": 0.05, "memory": 0.07, "json": 0.07}
+TASKS = {"chat": 0.2, "math": 0.27, "tools": 0.24, "recall": 0.08, "story": 0.08, "memory": 0.05, "json": 0.08}
 SHORT_BUDGETS = [60, 120, 200, 300, 400, 500, 650, 800]      # tokens of a text for recall in short rows
 
 

@@ -34,11 +34,11 @@ class Config:
     kv_source_layer_ids: tuple = (2, 4, 6)
     index_source_layer_ids: tuple = (2, 4, 6, 8)
     candidate_source_layer_id: int = 6
-    candidate_topk_blocks: int = 64
+    candidate_topk_blocks: int = 256
     candidate_block_size: int = 8
     index_n_heads: int = 4
     index_head_dim: int = 64
-    index_topk: int = 128
+    index_topk: int = 512
     n_routed_experts: int = 8
     num_experts_per_tok: int = 2
     moe_intermediate_size: int = 128

@@ -96,7 +96,7 @@ def story(rng, theme, target_words):
     paragraphs = [[W.fill(rng, rng.choice(OPENING), t)]]
     for bank, share in STAGES:
         n = max(1, min(len(bank), round(total * share)))
-        picked = sorted(rng.sample(range(len(bank)), n))
+        picked = [i * len(bank) // n for i in range(n)]      # the length asked for decides: the likeliest story has that length too
         para = [W.cap(W.fill(rng, bank[i], t)) for i in picked]
         if bank is DAILY:
             paragraphs[0] += para[:4]
