@@ -11,6 +11,7 @@
 // Below this header nothing knows HTTP or text; above it nothing knows slots, KV rows or layers.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -132,6 +133,11 @@ struct GroupSubmission {
   std::vector<SequenceHandle> handles;  // one for each request; empty unless accepted
 };
 
+/// Upper bounds of the tokens of an iteration, a prefill chunk or a decode step, by which they are
+/// counted; those above them all have a place of their own.
+constexpr std::array<int64_t, 13> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                           512, 1024, 2048, 4096, 8192, 16384};
+
 /// Totals since the start, and gauges; a copy taken at one moment.
 struct Counters {
   int64_t num_running = 0;  // sequences that hold a slot
@@ -146,6 +152,7 @@ struct Counters {
   int64_t tokens_computed = 0;       // rows of prefill chunks and decode steps
   int64_t num_steps = 0;             // decode steps
   int64_t num_prefill_chunks = 0;
+  std::array<int64_t, kIterationTokenBounds.size() + 1> iterations_by_tokens = {};
   int64_t finished_stop = 0;
   int64_t finished_length = 0;
   int64_t finished_cancelled = 0;  // also deadlines and slow readers

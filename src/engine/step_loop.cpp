@@ -144,7 +144,7 @@ void StepLoop::end_chunk(Sequence& sequence) {
   if (sequence.request.prompt_logprobs) take_prompt_logprobs(sequence);
   sequence.num_in_slot += pass_tokens_;
   ++counters_.num_prefill_chunks;
-  counters_.tokens_computed += pass_tokens_;
+  count_iteration(pass_tokens_);
   const bool ends_prompt = sequence.num_in_slot == sequence.num_prompt - 1;
   // Short chunks with logits come too often to be kept each.
   if (ends_prompt || !sequence.request.prompt_logprobs)
@@ -153,6 +153,13 @@ void StepLoop::end_chunk(Sequence& sequence) {
                          sequence.request.cache_salt);
   if (ends_prompt) sequence.phase = Sequence::Phase::kDecode;
   pass_owner_ = nullptr;
+}
+
+void StepLoop::count_iteration(int64_t num_tokens) {
+  counters_.tokens_computed += num_tokens;
+  const auto bound =
+      std::lower_bound(kIterationTokenBounds.begin(), kIterationTokenBounds.end(), num_tokens);
+  ++counters_.iterations_by_tokens[size_t(bound - kIterationTokenBounds.begin())];
 }
 
 void StepLoop::take_prompt_logprobs(Sequence& sequence) {
@@ -175,7 +182,7 @@ void StepLoop::run_decode_step() {
   try {
     runner_->decode(decode_rows_, logits);
     ++counters_.num_steps;
-    counters_.tokens_computed += int64_t(decode_rows_.size());
+    count_iteration(int64_t(decode_rows_.size()));
   } catch (const Error& error) {
     if (!ends_sequences_only(error.code())) throw;
     for (Sequence* sequence : decode_sequences_)

@@ -73,6 +73,7 @@ class StepLoop {
   void choose_prefill();
   void run_prefill_layer();
   void end_chunk(Sequence& sequence);
+  void count_iteration(int64_t num_tokens);
   void take_prompt_logprobs(Sequence& sequence);
   void run_decode_step();
   void take_token(Sequence& sequence, std::span<float> logits);

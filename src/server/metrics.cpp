@@ -48,6 +48,22 @@ void head(std::string& out, const std::string& name, const char* type, const cha
   out += "# HELP " + name + ' ' + help + "\n# TYPE " + name + ' ' + type + '\n';
 }
 
+// `counts` has one more than there are bounds: the last is for what is above them all.
+template <typename Bound>
+void render_histogram(std::string& out, const std::string& name, const std::string& labels,
+                      std::span<const Bound> upper_bounds, std::span<const int64_t> counts,
+                      double sum) {
+  int64_t total = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    total += counts[i];
+    const std::string bound =
+        i < upper_bounds.size() ? number(double(upper_bounds[i])) : std::string("+Inf");
+    out += name + "_bucket{" + labels + ",le=\"" + bound + "\"} " + std::to_string(total) + '\n';
+  }
+  out += name + "_sum{" + labels + "} " + number(sum) + '\n';
+  out += name + "_count{" + labels + "} " + std::to_string(total) + '\n';
+}
+
 }  // namespace
 
 Histogram::Histogram(std::vector<double> upper_bounds)
@@ -60,14 +76,7 @@ void Histogram::observe(double value) {
 }
 
 void Histogram::render(std::string& out, const std::string& name, const std::string& labels) const {
-  int64_t total = 0;
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    total += counts_[i];
-    const std::string bound = i < upper_bounds_.size() ? number(upper_bounds_[i]) : "+Inf";
-    out += name + "_bucket{" + labels + ",le=\"" + bound + "\"} " + std::to_string(total) + '\n';
-  }
-  out += name + "_sum{" + labels + "} " + number(sum_) + '\n';
-  out += name + "_count{" + labels + "} " + std::to_string(total) + '\n';
+  render_histogram<double>(out, name, labels, upper_bounds_, counts_, sum_);
 }
 
 Metrics::Metrics(std::string model_name, int64_t context_length)
@@ -159,6 +168,19 @@ std::string Metrics::render(const engine::Counters& counters) const {
   for (const auto& [reason, count] : reasons)
     out += finished + '{' + labels_ + ",finished_reason=\"" + reason + "\"} " +
            std::to_string(count) + '\n';
+  // No tokens are drafted: the totals are there for dashboards, the positions have no samples.
+  for (const auto& [name, help] : {std::pair{"drafts", "Drafts made."},
+                                   {"draft_tokens", "Tokens drafted."},
+                                   {"accepted_tokens", "Drafted tokens that were accepted."}})
+    value("vllm:spec_decode_num_" + std::string(name) + "_total", "counter", help, 0);
+  head(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+       "Drafted tokens that were accepted, by their place in the draft.");
+
+  const std::string iteration = "vllm:iteration_tokens_total";
+  head(out, iteration, "histogram", "Tokens of a prefill chunk or of a decode step.");
+  render_histogram<int64_t>(out, iteration, labels_, engine::kIterationTokenBounds,
+                            counters.iterations_by_tokens, double(counters.tokens_computed));
+
   const std::string config = "vllm:cache_config_info";
   head(out, config, "gauge", "How much context fits.");
   out += config + '{' + labels_ + ",max_model_len=\"" + std::to_string(context_length_) +

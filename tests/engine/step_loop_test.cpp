@@ -153,6 +153,25 @@ TEST_F(StepLoopTest, ReadsALayerBetweenTheStepsOfOthers) {
   EXPECT_EQ(loop_->counters().num_steps - steps, 4 * FakeRunner::kLayers);
 }
 
+TEST_F(StepLoopTest, CountsIterationsByTheirTokens) {
+  open({.prefill_chunk_tokens = 20});
+  add(iota(34, 0), 3);  // 33 to read: a chunk of 20, one of 13; three steps of one row
+  run_until_idle();
+  add({1}, 2);  // nothing to read; the second begins a turn later: steps of one, two, one row
+  add({2}, 2);
+  run_until_idle();
+  const Counters counters = loop_->counters();
+  int64_t iterations = 0;
+  for (const int64_t count : counters.iterations_by_tokens) iterations += count;
+  EXPECT_EQ(kIterationTokenBounds[0], 1);
+  EXPECT_EQ(counters.iterations_by_tokens[0], 5);
+  EXPECT_EQ(counters.iterations_by_tokens[1], 1);  // up to 8
+  EXPECT_EQ(counters.iterations_by_tokens[2], 1);  // up to 16
+  EXPECT_EQ(counters.iterations_by_tokens[3], 1);  // up to 32
+  EXPECT_EQ(iterations, counters.num_steps + counters.num_prefill_chunks);
+  EXPECT_EQ(counters.tokens_computed, 33 + 3 + 4);
+}
+
 TEST_F(StepLoopTest, EqualPromptsAreReadOnce) {
   open({.prefill_chunk_tokens = 8});
   const auto prompt = iota(30, 0);

@@ -603,7 +603,8 @@ TEST_F(AppTest, MetricsHaveTheNamesOfDashboards) {
        {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
         "prompt_tokens_total", "generation_tokens_total", "request_success_total",
         "prefix_cache_queries_total", "prefix_cache_hits_total", "prompt_tokens_cached_total",
-        "num_preemptions_total", "cache_config_info"}) {
+        "num_preemptions_total", "cache_config_info", "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"}) {
     EXPECT_THAT(text,
                 HasSubstr("\nvllm:" + std::string(name) + R"({engine="0",model_name="demo")"));
     EXPECT_THAT(text, HasSubstr("# TYPE vllm:" + std::string(name) + " "));
@@ -613,11 +614,12 @@ TEST_F(AppTest, MetricsHaveTheNamesOfDashboards) {
         "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
         "request_inference_time_seconds", "request_time_per_output_token_seconds",
         "request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens",
-        "request_params_n", "request_params_max_tokens"}) {
+        "request_params_n", "request_params_max_tokens", "iteration_tokens_total"}) {
     EXPECT_THAT(text, HasSubstr("# TYPE vllm:" + std::string(name) + " histogram"));
     EXPECT_THAT(text, HasSubstr("\nvllm:" + std::string(name) +
                                 R"(_bucket{engine="0",model_name="demo",le="+Inf"} )"));
   }
+  EXPECT_THAT(text, HasSubstr("# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter"));
 }
 
 TEST_F(AppTest, MetricsCountWhatHappened) {
