@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -36,8 +37,11 @@ struct CompareFlags {
 /// One side: its model, and a sequence that is started again and again.
 class Side {
  public:
-  Side(const std::string& directory, cpu::Isa isa, ThreadPool* pool, const CompareFlags& flags)
-      : model_(load(directory, flags)),
+  Side(io::Checkpoint checkpoint, const model::ModelConfig& config, cpu::Isa isa, ThreadPool* pool,
+       const CompareFlags& flags)
+      : model_(model::Model::load(
+            std::move(checkpoint), config,
+            {.expert_precision = parse_expert_precision(flags.expert_precision)})),
         exec_{.isa = isa, .pool = pool},
         state_(model_->config(), {.capacity_tokens = flags.sequence_tokens}),
         workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens),
@@ -57,18 +61,6 @@ class Side {
   }
 
  private:
-  static std::unique_ptr<model::Model> load(const std::string& directory,
-                                            const CompareFlags& flags) {
-    io::Checkpoint checkpoint = io::Checkpoint::open(directory);
-    const model::ModelConfig config = model::load_model_config(directory);
-    check_memory(checkpoint, config,
-                 {.context_length = flags.sequence_tokens,
-                  .prefill_rows = flags.chunk_tokens,
-                  .logits_rows = flags.chunk_tokens});
-    return model::Model::load(std::move(checkpoint), config,
-                              {.expert_precision = parse_expert_precision(flags.expert_precision)});
-  }
-
   std::unique_ptr<model::Model> model_;
   Exec exec_;
   model::SequenceState state_;
@@ -120,8 +112,22 @@ int run(const CompareFlags& flags) {
           "--sequence and --chunk must be positive");
   const std::vector<int32_t> tokens = read_token_file(flags.tokens_file);
   ThreadPool pool(thread_count(flags.threads));
-  Side reference(flags.reference, parse_isa(flags.reference_isa), &pool, flags);
-  Side other(flags.other, parse_isa(flags.isa), &pool, flags);
+  io::Checkpoint reference_checkpoint = io::Checkpoint::open(flags.reference);
+  io::Checkpoint other_checkpoint = io::Checkpoint::open(flags.other);
+  const model::ModelConfig reference_config = model::load_model_config(flags.reference);
+  const model::ModelConfig other_config = model::load_model_config(flags.other);
+  // Both are in memory at once, each with a sequence and a workspace; as a rule they are one model,
+  // stored in two ways.
+  check_memory(reference_config,
+               {.weight_bytes = weight_bytes(reference_checkpoint) + weight_bytes(other_checkpoint),
+                .num_slots = 2,
+                .context_length = flags.sequence_tokens,
+                .prefill_rows = 2 * flags.chunk_tokens,
+                .logits_rows = 2 * flags.chunk_tokens,
+                .context_flag = "--sequence"});
+  Side reference(std::move(reference_checkpoint), reference_config, parse_isa(flags.reference_isa),
+                 &pool, flags);
+  Side other(std::move(other_checkpoint), other_config, parse_isa(flags.isa), &pool, flags);
   require(reference.vocab_size() == other.vocab_size(), ErrorCode::kInvalidArgument,
           "compare: the two models have different vocabularies");
   Totals totals;

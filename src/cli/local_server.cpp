@@ -111,8 +111,9 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   runner_options.prefix_cache_bytes = config.prefix_cache_mib << 20;
 
   io::Checkpoint checkpoint = io::Checkpoint::open(model_dir);
-  check_memory(checkpoint, model_config,
-               {.prefix_cache_bytes = runner_options.prefix_cache_bytes,
+  check_memory(model_config,
+               {.weight_bytes = weight_bytes(checkpoint),
+                .prefix_cache_bytes = runner_options.prefix_cache_bytes,
                 .num_slots = runner_options.num_slots,
                 .context_length = runner_options.context_length,
                 .prefill_rows = engine::prefill_workspace_rows(model_config, runner_options),

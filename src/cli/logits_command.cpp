@@ -173,11 +173,13 @@ int run(const LogitsFlags& flags) {
   const bool all_logits = mode == engine::PrefillMode::kFull && !last_only;
   io::Checkpoint checkpoint = io::Checkpoint::open(flags.model);
   const model::ModelConfig config = model::load_model_config(flags.model);
-  check_memory(checkpoint, config,
-               {.context_length = capacity,
+  check_memory(config,
+               {.weight_bytes = weight_bytes(checkpoint),
+                .context_length = capacity,
                 .prefill_rows = engine::PrefillPass::workspace_rows(config, mode, longest_chunk),
                 .tail_rows = engine::PrefillPass::workspace_rows(config, mode, 0),
-                .logits_rows = (all_logits ? num_tokens : 1) + int64_t(decode.size())});
+                .logits_rows = (all_logits ? num_tokens : 1) + int64_t(decode.size()),
+                .context_flag = "a number of tokens up to"});
   const auto model =
       model::Model::load(std::move(checkpoint), config,
                          {.expert_precision = parse_expert_precision(flags.expert_precision)});

@@ -6,9 +6,7 @@
 #include "plan/host_memory.h"
 
 namespace onecard::cli {
-namespace {
 
-// The n-gram tables stay on disk; everything else is read, sooner or later.
 int64_t weight_bytes(const io::Checkpoint& checkpoint) {
   int64_t bytes = 0;
   for (const io::StoredTensor& tensor : checkpoint.tensors())
@@ -17,11 +15,8 @@ int64_t weight_bytes(const io::Checkpoint& checkpoint) {
   return bytes;
 }
 
-}  // namespace
-
-void check_memory(const io::Checkpoint& checkpoint, const model::ModelConfig& config,
-                  plan::ServingNeeds needs, int64_t limit_mib) {
-  needs.weight_bytes = weight_bytes(checkpoint);
+void check_memory(const model::ModelConfig& config, const plan::ServingNeeds& needs,
+                  int64_t limit_mib) {
   plan::HostMemory memory = plan::host_memory();
   if (limit_mib > 0 && (limit_mib << 20) < memory.usable_bytes)
     memory = {limit_mib << 20, "--host-limit-mib"};

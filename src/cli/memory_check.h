@@ -9,10 +9,12 @@
 
 namespace onecard::cli {
 
+/// What the checkpoint takes of memory: all but the n-gram tables, which stay on disk.
+int64_t weight_bytes(const io::Checkpoint& checkpoint);
+
 /// Refuses with the planner's sentence (kResourceExhausted) what does not fit into the memory that
 /// the machine, its control groups and `limit_mib` (0: no limit) leave; logs the plan otherwise.
-/// Fills in `needs.weight_bytes` from the checkpoint.
-void check_memory(const io::Checkpoint& checkpoint, const model::ModelConfig& config,
-                  plan::ServingNeeds needs, int64_t limit_mib = 0);
+void check_memory(const model::ModelConfig& config, const plan::ServingNeeds& needs,
+                  int64_t limit_mib = 0);
 
 }  // namespace onecard::cli

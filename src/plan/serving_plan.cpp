@@ -63,7 +63,8 @@ void require_fit(const ServingPlan& plan, const ServingNeeds& needs, const HostM
       ", workspace " + mib(plan.workspace_bytes) + ", program " + mib(kProgramBytes) +
       "), and there are " + mib(memory.usable_bytes) + " (" + memory.limited_by + ")";
   if (plan.largest_context_length > 0)
-    message += "; --max-model-len " + std::to_string(plan.largest_context_length) + " would fit";
+    message += "; " + std::string(needs.context_flag) + ' ' +
+               std::to_string(plan.largest_context_length) + " would fit";
   else
     message += "; no context length would fit";
   throw Error(ErrorCode::kResourceExhausted, message);

@@ -18,6 +18,8 @@ struct ServingNeeds {
   int64_t prefill_rows = 1;    // of the workspace that prompts are read with
   int64_t tail_rows = 0;       // of encoder output, kept for every prompt that is being read
   int64_t logits_rows = 1;
+  /// How whoever calls the command says the context length, before its number: for the refusal.
+  const char* context_flag = "--max-model-len";
 };
 
 struct ServingPlan {

@@ -38,12 +38,13 @@ def wait_until(condition, what):
 class Server:
     """onecard serve in a process of its own."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, group=None):
         self.log_path = pathlib.Path(args.work) / f"server-{os.getpid()}-{time.monotonic_ns()}.log"
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [args.program, "serve", "--model", args.model, "--served-model-name", "demo", "--port", "0", *flags],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin"})
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin"},
+                preexec_fn=group.enter if group else None)
         found = wait_until(self._ready, "event=ready in the log")
         self.url = found.group(1)
         self.port = int(self.url.rsplit(":", 1)[1])
@@ -112,6 +113,59 @@ class Server:
 
     def wait_until_idle(self):
         wait_until(lambda: self.num_running() + self.num_waiting() == 0, "no request is left")
+
+
+class MemoryGroup:
+    """A control group of the kernel with a limit on memory, below the one that this process is in; skips the case where
+    the kernel lets none be made. For `with`."""
+
+    def __init__(self, limit_mib):
+        self.limit_bytes = limit_mib << 20
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            controllers, path = line.split(":", 2)[1:]
+            if controllers == "":
+                parent, limit = pathlib.Path("/sys/fs/cgroup" + path), "memory.max"
+            elif "memory" in controllers.split(","):
+                parent, limit = pathlib.Path("/sys/fs/cgroup/memory" + path), "memory.limit_in_bytes"
+            else:
+                continue
+            self.directory = parent / f"onecard-test-{os.getpid()}-{time.monotonic_ns()}"
+            self.limit_path = self.directory / limit
+            if self._make(parent):
+                return
+        raise unittest.SkipTest("no memory control group can be made here")
+
+    def _make(self, parent):
+        if not (parent / "cgroup.procs").exists():
+            return False
+        try:
+            self.directory.mkdir()
+        except OSError:
+            return False
+        try:
+            if self.limit_path.exists():
+                self.limit_path.write_text(str(self.limit_bytes))
+                return True
+        except OSError:
+            pass
+        self.directory.rmdir()
+        return False
+
+    def enter(self):
+        """Called in a child, before its program begins."""
+        (self.directory / "cgroup.procs").write_text("0")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        def removed():  # what ended is still there for a moment
+            try:
+                self.directory.rmdir()
+            except OSError:
+                return False
+            return True
+        wait_until(removed, f"{self.directory} is empty")
 
 
 class ServerCase(unittest.TestCase):

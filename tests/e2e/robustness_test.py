@@ -274,13 +274,60 @@ class MemoryLimit(unittest.TestCase):
         peak = int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text()).group(1))
         self.assertLessEqual(peak >> 10, limit)
 
-    def test_every_command_asks_the_same_planner(self):
-        # A context that no machine has memory for; found before anything is loaded.
-        tokens = "1," * 10
-        done = subprocess.run([harness.args.program, "logits", "--model", harness.args.model, "--tokens", tokens.rstrip(",")],
-                              capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("event=plan", done.stderr)
+
+class ControlGroup(unittest.TestCase):
+    """The kernel's own limit, for each command that loads a model: below the plan a sentence, and above it enough."""
+
+    def commands(self):
+        model, tokens = ["--model", harness.args.model], ",".join(["5"] * 600)
+        token_file = pathlib.Path(harness.args.work) / "group-tokens.txt"
+        token_file.write_text(tokens)
+        slots = ["--max-num-seqs", "8", "--prefix-cache-mib", "8"]
+        return {"serve": [*model, "--port", "0", *slots],
+                "chat": [*model, "--message", "Hi", "--max-tokens", "3", *slots],
+                "logits": [*model, "--tokens", tokens, "--positions", "all"],
+                "compare": [harness.args.model, harness.args.model, "--tokens-file", str(token_file)]}
+
+    def run_in(self, group, command):
+        return subprocess.run([harness.args.program, command, *self.commands()[command]], capture_output=True, text=True,
+                              timeout=harness.PATIENCE, check=False, env={"PATH": "/usr/bin:/bin"}, preexec_fn=group.enter)
+
+    def refused(self, command, limit_mib):
+        """MiB that are needed, of a run that has to be refused."""
+        with harness.MemoryGroup(limit_mib) as group:
+            done = self.run_in(group, command)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        said = [line for line in done.stderr.splitlines() if " level=info " not in line]
+        self.assertEqual(len(said), 1, done.stderr)
+        match = re.fullmatch(r"onecard: memory: (\d+) MiB are needed \(weights .*\), and there are (\d+) MiB \((.*)\); "
+                             r"(.+ \d+|no context length) would fit", said[0])
+        self.assertTrue(match, said)
+        self.assertLessEqual(int(match.group(2)), limit_mib)
+        self.assertEqual(match.group(3), str(group.limit_path))
+        self.assertNotIn("event=ready", done.stderr)
+        return int(match.group(1))
+
+    def test_what_does_not_fit_is_refused_and_what_fits_runs(self):
+        for command in self.commands():
+            with self.subTest(command):
+                needed = self.refused(command, 64)  # the program alone is counted with so much
+                self.refused(command, needed * 9 // 10)
+                with harness.MemoryGroup(needed * 21 // 20 + 1) as group:
+                    if command == "serve":
+                        self.check_full_server(group)
+                    else:
+                        done = self.run_in(group, command)
+                        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def check_full_server(self, group):
+        server = Server(*self.commands()["serve"][4:], group=group)
+        try:
+            prompt = server.post("/tokenize", {"prompt": "fox " * 1200})[1]["tokens"]
+            for _ in range(2):
+                status, body = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4, "n": 8, "ignore_eos": True})
+                self.assertEqual(status, 200, body)
+        finally:
+            server.close()
 
 
 if __name__ == "__main__":
