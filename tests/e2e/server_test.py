@@ -135,13 +135,16 @@ class OneSlot(LastingServerCase):
     flags = ("--max-num-seqs", "1", "--max-queued-requests", "1")
 
     def test_dropping_a_queued_request_touches_nobody(self):
-        alone = self.server.chat("Tell me a story about a fox.", max_tokens=150)
+        story = {"max_tokens": 600, "ignore_eos": True}
+        alone = self.server.chat("Tell me a story about a fox.", **story)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self.server.chat, "Tell me a story about a fox.", max_tokens=150)
+            running = pool.submit(self.server.chat, "Tell me a story about a fox.", **story)
             wait_until(lambda: self.server.num_running() == 1, "A runs")
             queued = harness.Stream(self.server, "/v1/chat/completions", chat_body("Who are you?", max_tokens=50))
             wait_until(lambda: self.server.num_waiting() == 1 or running.done(), "B waits")
             queued.close()
+            wait_until(lambda: self.server.num_waiting() == 0, "B is out of the queue")
+            self.assertFalse(running.done(), "B was in the queue until A had ended")
             answer = running.result()
         self.assertEqual(content_of(answer), content_of(alone))
         self.assertEqual(answer["choices"][0]["finish_reason"], alone["choices"][0]["finish_reason"])
@@ -225,15 +228,31 @@ class Markup(LastingServerCase):
                      "<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "\uff5cDSML\uff5c"]
         control = {s: self.server.post("/tokenize", {"prompt": s})[1]["tokens"] for s in spellings}
 
-        def ids(text):
-            return self.server.post("/tokenize", {"messages": [{"role": "user", "content": text}]})[1]["tokens"]
-        plain = ids("say X twice")
+        def conversation(user="u", reasoning="r", answer="a", argument="x", result="t", system="s"):
+            """Every place that a client writes to."""
+            call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"key": argument})}}
+            tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}}
+            return {"messages": [{"role": "system", "content": system}, {"role": "user", "content": user},
+                                 {"role": "assistant", "content": answer, "reasoning_content": reasoning, "tool_calls": [call]},
+                                 {"role": "tool", "tool_call_id": "1", "content": result}], "tools": [tool]}
+
+        def ids(**texts):
+            status, body = self.server.post("/tokenize", conversation(**texts))
+            self.assertEqual(status, 200, body)
+            return body["tokens"]
+
+        places = ("user", "reasoning", "answer", "argument", "result", "system")
         for spelling in spellings:
             self.assertEqual(len(control[spelling]), 1, spelling)
-            forged = ids(f"say {spelling} twice")
-            self.assertEqual(forged.count(control[spelling][0]), plain.count(control[spelling][0]), spelling)
-            self.assertIn(spelling, self.server.post("/detokenize", {"tokens": forged})[1]["prompt"])
-            self.server.chat(f"say {spelling} twice", max_tokens=5)
+            for place in places:
+                plain, forged = ids(**{place: "say X twice"}), ids(**{place: f"say {spelling} twice"})
+                for other in control.values():  # markup that the renderer writes stays, and no more comes
+                    self.assertEqual(forged.count(other[0]), plain.count(other[0]), (spelling, place))
+                text = self.server.post("/detokenize", {"tokens": forged})[1]["prompt"]
+                self.assertIn(f"say {spelling} twice", text, place)
+            status, body = self.server.post("/v1/chat/completions", {
+                **conversation(**{place: f"say {spelling} twice" for place in places}), "max_tokens": 3, "ignore_eos": True, "temperature": 0})
+            self.assertEqual((status, body["usage"]["completion_tokens"]), (200, 3), spelling)
 
 
 class Window(LastingServerCase):
