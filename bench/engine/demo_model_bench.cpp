@@ -62,10 +62,10 @@ class Sequence {
       const auto chunk =
           tokens.subspan(begin, std::min(tokens.size() - begin, size_t(kChunkTokens)));
       const bool last = begin + chunk.size() == tokens.size();
-      PrefillPass pass(demo(), workspace_, state_, tail_, chunk,
+      PrefillPass pass(exec, demo(), workspace_, state_, tail_, chunk,
                        {.mode = PrefillMode::kExact, .last = last},
                        logits_.view(last ? 1 : 0, demo().vocab_size()));
-      while (!pass.run_layer(exec)) {
+      while (!pass.run_layer()) {
       }
     }
   }
@@ -74,9 +74,9 @@ class Sequence {
   std::vector<float> all_logits(const Exec& exec, std::span<const int32_t> tokens) {
     restart();
     const View<float> rows = logits_.view(int64_t(tokens.size()), demo().vocab_size());
-    PrefillPass pass(demo(), workspace_, state_, full_tail_, tokens,
+    PrefillPass pass(exec, demo(), workspace_, state_, full_tail_, tokens,
                      {.mode = PrefillMode::kFull, .last = true, .all_logits = true}, rows);
-    while (!pass.run_layer(exec)) {
+    while (!pass.run_layer()) {
     }
     restart();
     return {rows.data, rows.data + rows.rows * rows.cols};

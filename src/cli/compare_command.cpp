@@ -25,6 +25,8 @@ struct CompareFlags {
   std::string reference;
   std::string other;
   std::string tokens_file;
+  std::string reference_device = "cpu";
+  std::string device = "cpu";
   std::string reference_isa;
   std::string isa;
   std::string expert_precision = "auto";
@@ -37,15 +39,19 @@ struct CompareFlags {
 /// One side: its model, and a sequence that is started again and again.
 class Side {
  public:
-  Side(io::Checkpoint checkpoint, const model::ModelConfig& config, cpu::Isa isa, ThreadPool* pool,
+  Side(io::Checkpoint checkpoint, const model::ModelConfig& config,
+       std::shared_ptr<const CudaDevice> device, cpu::Isa isa, ThreadPool* pool,
        const CompareFlags& flags)
-      : model_(model::Model::load(
+      : device_(std::move(device)),
+        exec_(device_ != nullptr ? device_->exec() : Exec{.isa = isa, .pool = pool}),
+        model_(model::Model::load(
             std::move(checkpoint), config,
-            {.expert_precision = parse_expert_precision(flags.expert_precision)})),
-        exec_{.isa = isa, .pool = pool},
-        state_(model_->config(), {.capacity_tokens = flags.sequence_tokens}),
-        workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens),
-        tail_(model_->config(), engine::PrefillMode::kFull),
+            {.backend = exec_.backend,
+             .expert_precision = parse_expert_precision(flags.expert_precision)})),
+        state_(model_->config(),
+               {.capacity_tokens = flags.sequence_tokens, .backend = exec_.backend}),
+        workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens, exec_.backend),
+        tail_(model_->config(), engine::PrefillMode::kFull, exec_.backend),
         logits_(flags.chunk_tokens * model_->vocab_size()) {}
 
   int64_t vocab_size() const { return model_->vocab_size(); }
@@ -53,16 +59,17 @@ class Side {
 
   View<const float> logits(std::span<const int32_t> tokens) {
     const View<float> rows = logits_.view(int64_t(tokens.size()), vocab_size());
-    engine::PrefillPass pass(*model_, workspace_, state_, tail_, tokens,
+    engine::PrefillPass pass(exec_, *model_, workspace_, state_, tail_, tokens,
                              {engine::PrefillMode::kFull, true, true, nullptr}, rows);
-    while (!pass.run_layer(exec_)) {
+    while (!pass.run_layer()) {
     }
     return rows;
   }
 
  private:
-  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<const CudaDevice> device_;
   Exec exec_;
+  std::unique_ptr<model::Model> model_;
   model::SequenceState state_;
   model::Workspace workspace_;
   engine::EncoderTail tail_;
@@ -112,22 +119,36 @@ int run(const CompareFlags& flags) {
           "--sequence and --chunk must be positive");
   const std::vector<int32_t> tokens = read_token_file(flags.tokens_file);
   ThreadPool pool(thread_count(flags.threads));
+  const auto reference_device = open_device(flags.reference_device);
+  const auto other_device = open_device(flags.device);
   io::Checkpoint reference_checkpoint = io::Checkpoint::open(flags.reference);
   io::Checkpoint other_checkpoint = io::Checkpoint::open(flags.other);
   const model::ModelConfig reference_config = model::load_model_config(flags.reference);
   const model::ModelConfig other_config = model::load_model_config(flags.other);
   // Both are in memory at once, each with a sequence and a workspace; as a rule they are one model,
   // stored in two ways.
-  check_memory(reference_config,
-               {.weight_bytes = weight_bytes(reference_checkpoint) + weight_bytes(other_checkpoint),
-                .num_slots = 2,
-                .context_length = flags.sequence_tokens,
-                .prefill_rows = 2 * flags.chunk_tokens,
-                .logits_rows = 2 * flags.chunk_tokens,
-                .context_flag = "--sequence"});
-  Side reference(std::move(reference_checkpoint), reference_config, parse_isa(flags.reference_isa),
-                 &pool, flags);
-  Side other(std::move(other_checkpoint), other_config, parse_isa(flags.isa), &pool, flags);
+  const auto check = [&](int64_t weights, int sides, const CudaDevice* device) {
+    check_memory(reference_config,
+                 {.weight_bytes = weights,
+                  .num_slots = sides,
+                  .context_length = flags.sequence_tokens,
+                  .prefill_rows = sides * flags.chunk_tokens,
+                  .logits_rows = sides * flags.chunk_tokens,
+                  .context_flag = "--sequence"},
+                 {.device = device});
+  };
+  const int64_t reference_bytes = weight_bytes(reference_checkpoint);
+  const int64_t other_bytes = weight_bytes(other_checkpoint);
+  if ((reference_device == nullptr) == (other_device == nullptr)) {
+    check(reference_bytes + other_bytes, 2, other_device.get());
+  } else {
+    check(reference_bytes, 1, reference_device.get());
+    check(other_bytes, 1, other_device.get());
+  }
+  Side reference(std::move(reference_checkpoint), reference_config, reference_device,
+                 parse_isa(flags.reference_isa), &pool, flags);
+  Side other(std::move(other_checkpoint), other_config, other_device, parse_isa(flags.isa), &pool,
+             flags);
   require(reference.vocab_size() == other.vocab_size(), ErrorCode::kInvalidArgument,
           "compare: the two models have different vocabularies");
   Totals totals;
@@ -174,6 +195,9 @@ void add_compare(CLI::App& app, Commands& commands) {
   command->add_option("--sequence", flags->sequence_tokens,
                       "Tokens after which a new sequence starts (default: 4096)");
   command->add_option("--chunk", flags->chunk_tokens, "Tokens of a prefill chunk (default: 256)");
+  command->add_option("--reference-device", flags->reference_device,
+                      "Where the reference runs: cpu, cuda or auto (default: cpu)");
+  command->add_option("--device", flags->device, "Where the other runs (default: cpu)");
   command->add_option("--reference-isa", flags->reference_isa,
                       "No wider kernels than this for the reference");
   command->add_option("--isa", flags->isa, "No wider kernels than this for the other");

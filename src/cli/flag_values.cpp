@@ -55,6 +55,18 @@ std::optional<ops::Exl3Precision> parse_expert_precision(const std::string& name
   return precision;
 }
 
+std::shared_ptr<const CudaDevice> open_device(const std::string& name) {
+  if (name == "cpu" || (name == "auto" && num_cuda_devices() == 0)) return nullptr;
+  if (name != "auto" && name != "cuda")
+    throw Error(ErrorCode::kInvalidArgument,
+                "--device: expected auto, cpu or cuda, found \"" + name + "\"");
+  return std::make_shared<CudaDevice>(0);
+}
+
+Backend backend_of(const std::shared_ptr<const CudaDevice>& device) {
+  return device != nullptr ? Backend::kCuda : Backend::kCpu;
+}
+
 int thread_count(int threads) {
   require(threads >= 0, ErrorCode::kInvalidArgument, "--threads: must not be negative");
   return threads > 0 ? threads : int(std::max(1u, std::thread::hardware_concurrency()));

@@ -106,6 +106,7 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   runner_options.context_length = config.max_model_len;
   runner_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
   runner_options.prefill_mode = prefill_mode(config.prefill);
+  runner_options.device = open_device(config.device);
   runner_options.isa = cpu::isa_from_name(config.isa).value();
   runner_options.num_threads = config.threads;
   runner_options.prefix_cache_bytes = config.prefix_cache_mib << 20;
@@ -119,7 +120,9 @@ LocalServer::LocalServer(const ServerConfig& asked) {
                 .prefill_rows = engine::prefill_workspace_rows(model_config, runner_options),
                 .tail_rows = engine::prefill_tail_rows(model_config, runner_options),
                 .logits_rows = runner_options.num_slots + engine::kLogitsChunkTokens},
-               config.host_limit_mib);
+               {.device = runner_options.device.get(),
+                .host_limit_mib = config.host_limit_mib,
+                .vram_limit_mib = config.vram_limit_mib});
 
   engine::EngineOptions engine_options;
   engine_options.max_num_seqs = config.max_num_seqs;
@@ -129,7 +132,8 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   parts_->engine = std::make_unique<engine::Engine>(
       engine::make_transformer_runner(
           model::Model::load(std::move(checkpoint), model_config,
-                             {.expert_precision = parse_expert_precision(config.expert_precision)}),
+                             {.backend = backend_of(runner_options.device),
+                              .expert_precision = parse_expert_precision(config.expert_precision)}),
           runner_options),
       engine_options);
   parts_->service = std::make_unique<server::Service>(*parts_->engine, *parts_->tokenizer,
@@ -139,13 +143,15 @@ LocalServer::LocalServer(const ServerConfig& asked) {
 
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  log::info("ready", {{"url", parts_->url},
-                      {"model", parts_->service->options().model_names.front()},
-                      {"max_model_len", std::to_string(runner_options.context_length)},
-                      {"max_num_seqs", std::to_string(config.max_num_seqs)},
-                      {"isa", cpu::isa_name(runner_options.isa)},
-                      {"threads", std::to_string(runner_options.num_threads)},
-                      {"seconds", std::to_string(seconds)}});
+  log::info("ready",
+            {{"url", parts_->url},
+             {"model", parts_->service->options().model_names.front()},
+             {"max_model_len", std::to_string(runner_options.context_length)},
+             {"max_num_seqs", std::to_string(config.max_num_seqs)},
+             {"device", runner_options.device != nullptr ? runner_options.device->name() : "cpu"},
+             {"isa", cpu::isa_name(runner_options.isa)},
+             {"threads", std::to_string(runner_options.num_threads)},
+             {"seconds", std::to_string(seconds)}});
 }
 
 LocalServer::~LocalServer() = default;

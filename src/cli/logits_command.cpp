@@ -32,6 +32,8 @@ struct LogitsFlags {
   std::string prefill;
   std::string positions = "last";
   std::string decode;
+  std::string device = "auto";
+  int64_t vram_limit_mib = 0;
   std::string isa;
   std::string expert_precision = "auto";
   int threads = 0;
@@ -167,7 +169,9 @@ int run(const LogitsFlags& flags) {
           "--positions: exact and bounded prefill give the last position only");
 
   ThreadPool pool(thread_count(flags.threads));
-  const Exec exec{.isa = parse_isa(flags.isa), .pool = &pool};
+  const std::shared_ptr<const CudaDevice> device = open_device(flags.device);
+  const Exec exec =
+      device != nullptr ? device->exec() : Exec{.isa = parse_isa(flags.isa), .pool = &pool};
   const int64_t capacity = num_tokens + int64_t(decode.size());
   const int64_t longest_chunk = *std::max_element(chunks.begin(), chunks.end());
   const bool all_logits = mode == engine::PrefillMode::kFull && !last_only;
@@ -179,17 +183,20 @@ int run(const LogitsFlags& flags) {
                 .prefill_rows = engine::PrefillPass::workspace_rows(config, mode, longest_chunk),
                 .tail_rows = engine::PrefillPass::workspace_rows(config, mode, 0),
                 .logits_rows = (all_logits ? num_tokens : 1) + int64_t(decode.size()),
-                .context_flag = "a number of tokens up to"});
+                .context_flag = "a number of tokens up to"},
+               {.device = device.get(), .vram_limit_mib = flags.vram_limit_mib});
   const auto model =
       model::Model::load(std::move(checkpoint), config,
-                         {.expert_precision = parse_expert_precision(flags.expert_precision)});
+                         {.backend = exec.backend,
+                          .expert_precision = parse_expert_precision(flags.expert_precision)});
   const int64_t vocab_size = model->vocab_size();
 
-  model::SequenceState sequence(model->config(), {.capacity_tokens = capacity});
+  model::SequenceState sequence(model->config(),
+                                {.capacity_tokens = capacity, .backend = exec.backend});
   model::Workspace workspace(
       model->config(), engine::PrefillPass::workspace_rows(model->config(), mode, longest_chunk),
-      capacity);
-  engine::EncoderTail tail(model->config(), mode);
+      capacity, exec.backend);
+  engine::EncoderTail tail(model->config(), mode, exec.backend);
   LayerDump dump(model->config().hc_mult);
   Buffer<float> prompt_logits((all_logits ? num_tokens : 1) * vocab_size);
   const View<float> prompt_rows = prompt_logits.view(all_logits ? num_tokens : 1, vocab_size);
@@ -198,10 +205,10 @@ int run(const LogitsFlags& flags) {
     const bool last = begin + chunk == num_tokens;
     View<float> rows = prompt_rows.rows_between(0, last ? 1 : 0);
     if (all_logits) rows = prompt_rows.rows_between(begin, begin + chunk);
-    engine::PrefillPass pass(*model, workspace, sequence, tail,
+    engine::PrefillPass pass(exec, *model, workspace, sequence, tail,
                              std::span<const int32_t>(tokens).subspan(size_t(begin), size_t(chunk)),
                              {mode, last, all_logits, flags.dump_layers ? &dump : nullptr}, rows);
-    while (!pass.run_layer(exec)) {
+    while (!pass.run_layer()) {
     }
     begin += chunk;
   }
@@ -256,6 +263,10 @@ void add_logits(CLI::App& app, Commands& commands) {
                       "all, last, or positions: 0,7 (default: last)");
   command->add_option("--decode", flags->decode, "Token ids to feed after the prompt, one a step");
   command->add_option("--expert-precision", flags->expert_precision, "auto, exact, int16 or int8");
+  command->add_option("--device", flags->device,
+                      "cpu, cuda, or auto: cuda where there is one (default: auto)");
+  command->add_option("--vram-limit-mib,--vram-limit", flags->vram_limit_mib,
+                      "Device memory that may be used, in MiB (default: what is free)");
   command->add_option("--isa", flags->isa, "plain, avx2, ...: no wider kernels than this");
   command->add_option("--threads", flags->threads, "CPU threads (default: one a logical CPU)");
   command->add_flag("--json", flags->json, "Print all logits as JSON");

@@ -97,10 +97,10 @@ int64_t calibrate(const Exec& exec, const std::string& source, const model::Mode
       options.last = begin + rows == int64_t(tokens.size());
       options.all_logits = true;  // the head's input is shown for every token
       options.observer = &calibration;
-      engine::PrefillPass pass(*model, workspace, sequence, tail,
+      engine::PrefillPass pass(exec, *model, workspace, sequence, tail,
                                std::span(tokens).subspan(size_t(begin), size_t(rows)), options,
                                logits.view(rows, config.vocab_size));
-      while (!pass.run_layer(exec)) {
+      while (!pass.run_layer()) {
       }
     }
     total += int64_t(tokens.size());

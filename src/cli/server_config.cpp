@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/cpu/isa.h"
+#include "device/cuda_device.h"
 #include "model/config.h"
 
 namespace onecard::cli {
@@ -59,9 +60,17 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
       ->add_flag("--deterministic", config.deterministic,
                  "Requests without a seed get the same one: an answer depends on its request alone")
       ->envname("ONECARD_DETERMINISTIC");
-  group->add_option("--device", config.device, "Where the model runs")
+  group
+      ->add_option("--device", config.device,
+                   "Where the model runs; auto: on a CUDA device where there is one")
       ->envname("ONECARD_DEVICE")
-      ->check(CLI::IsMember({"auto", "cpu"}))
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  group
+      ->add_option("--vram-limit-mib,--vram-limit", config.vram_limit_mib,
+                   "Device memory that may be used, in MiB; 0 for what is free")
+      ->envname("ONECARD_VRAM_LIMIT_MIB")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   group->add_option("--isa", config.isa, "Widest CPU kernels to use; auto: what this processor has")
       ->envname("ONECARD_ISA")
@@ -182,7 +191,7 @@ ServerConfig with_choices(ServerConfig config) {
   if (config.threads == 0)
     config.threads = std::max(1, processors > 4 ? processors - 2 : processors);
 
-  if (config.device == "auto") config.device = "cpu";
+  if (config.device == "auto") config.device = num_cuda_devices() > 0 ? "cuda" : "cpu";
   const cpu::Isa found = cpu::detect_isa();
   if (config.isa == "auto") config.isa = cpu::isa_name(found);
   const std::optional<cpu::Isa> wanted = cpu::isa_from_name(config.isa);

@@ -34,6 +34,7 @@ struct ServerConfig {
   int64_t host_limit_mib = 0;  // 0: what the machine and its control groups leave
   std::string prefill = "exact";
   std::string device = "auto";
+  int64_t vram_limit_mib = 0;  // 0: what is free on the device
   std::string isa = "auto";
   std::string expert_precision = "auto";
   int threads = 0;  // 0: all but two of the processors, at least one

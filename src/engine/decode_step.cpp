@@ -7,7 +7,7 @@
 namespace onecard::engine {
 
 DecodeStep::DecodeStep(const model::Model& model, int64_t max_rows, int64_t capacity_tokens)
-    : model_(model), workspace_(model.config(), max_rows, capacity_tokens) {
+    : model_(model), workspace_(model.config(), max_rows, capacity_tokens, model.backend()) {
   ctx_.segments.reserve(size_t(max_rows));
   tokens_.reserve(size_t(max_rows));
 }

@@ -1,9 +1,10 @@
 #include "engine/prefill_pass.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
+#include "device/memory.h"
+#include "ops/ring_rows.h"
 
 namespace onecard::engine {
 namespace {
@@ -38,37 +39,40 @@ int64_t tail_rows(const model::ModelConfig& config, PrefillMode mode) {
   return 0;
 }
 
-void copy_rows(View<const float> from, View<float> to) {
-  for (int64_t t = 0; t < from.rows; ++t)
-    std::memcpy(to.row(t), from.row(t), size_t(from.cols) * sizeof(float));
+ops::RowRing ring_of(const Buffer<float>& rows, int64_t num_rows, int64_t width) {
+  return {reinterpret_cast<std::byte*>(const_cast<float*>(rows.data())), num_rows,
+          width * int64_t(sizeof(float))};
 }
 
 }  // namespace
 
-EncoderTail::EncoderTail(const model::ModelConfig& config, PrefillMode mode)
+EncoderTail::EncoderTail(const model::ModelConfig& config, PrefillMode mode, Backend backend)
     : capacity_rows_(tail_rows(config, mode)),
       stream_width_(config.hc_mult * config.hidden_size),
       mix_width_(config.hc_mult),
-      streams_(capacity_rows_ * stream_width_),
-      mix_(capacity_rows_ * mix_width_) {}
+      streams_(capacity_rows_ * stream_width_, tensor_memory(backend)),
+      mix_(capacity_rows_ * mix_width_, tensor_memory(backend)) {}
 
-void EncoderTail::append(View<const float> streams, View<const float> mix) {
-  const int64_t added = std::min(streams.rows, capacity_rows_);
-  const int64_t kept = std::min(num_rows_, capacity_rows_ - added);
-  std::memmove(streams_.data(), streams_.data() + (num_rows_ - kept) * stream_width_,
-               size_t(kept * stream_width_) * sizeof(float));
-  std::memmove(mix_.data(), mix_.data() + (num_rows_ - kept) * mix_width_,
-               size_t(kept * mix_width_) * sizeof(float));
-  num_rows_ = kept + added;
-  const int64_t skipped = streams.rows - added;
-  copy_rows(streams.rows_between(skipped, streams.rows),
-            streams_.view(num_rows_, stream_width_).rows_between(kept, num_rows_));
-  copy_rows(mix.rows_between(skipped, mix.rows),
-            mix_.view(num_rows_, mix_width_).rows_between(kept, num_rows_));
+void EncoderTail::append(const Exec& exec, View<const float> streams, View<const float> mix) {
+  ONECARD_ASSERT(streams.contiguous() && mix.contiguous());
+  if (capacity_rows_ == 0) return;
+  ops::store_ring_rows(exec, reinterpret_cast<const std::byte*>(streams.data), num_appended_,
+                       streams.rows, ring_of(streams_, capacity_rows_, stream_width_));
+  ops::store_ring_rows(exec, reinterpret_cast<const std::byte*>(mix.data), num_appended_, mix.rows,
+                       ring_of(mix_, capacity_rows_, mix_width_));
+  num_appended_ += streams.rows;
+  num_rows_ = std::min(num_rows_ + streams.rows, capacity_rows_);
 }
 
-View<const float> EncoderTail::streams() const { return streams_.view(num_rows_, stream_width_); }
-View<const float> EncoderTail::mix() const { return mix_.view(num_rows_, mix_width_); }
+void EncoderTail::copy_to(const Exec& exec, View<float> streams, View<float> mix) const {
+  ONECARD_ASSERT(streams.contiguous() && mix.contiguous() && streams.rows == num_rows_ &&
+                 mix.rows == num_rows_);
+  const int64_t first = num_appended_ - num_rows_;
+  ops::load_ring_rows(exec, ring_of(streams_, capacity_rows_, stream_width_), first, num_rows_,
+                      reinterpret_cast<std::byte*>(streams.data));
+  ops::load_ring_rows(exec, ring_of(mix_, capacity_rows_, mix_width_), first, num_rows_,
+                      reinterpret_cast<std::byte*>(mix.data));
+}
 
 int64_t EncoderTail::allocated_bytes() const {
   return (streams_.size() + mix_.size()) * int64_t(sizeof(float));
@@ -79,7 +83,7 @@ int64_t PrefillPass::workspace_rows(const model::ModelConfig& config, PrefillMod
   return std::max(chunk_tokens, tail_rows(config, mode));
 }
 
-PrefillPass::PrefillPass(const model::Model& model, model::Workspace& workspace,
+PrefillPass::PrefillPass(const Exec& exec, const model::Model& model, model::Workspace& workspace,
                          model::SequenceState& sequence, EncoderTail& tail,
                          std::span<const int32_t> tokens, const PrefillOptions& options,
                          View<float> logits)
@@ -111,6 +115,7 @@ PrefillPass::PrefillPass(const model::Model& model, model::Workspace& workspace,
           "prefill: without decoder windows more tokens have to follow");
   }
 
+  ctx_.exec = exec;
   ctx_.workspace = &workspace;
   ctx_.observer = options.observer;
   ctx_.segments.push_back({.state = &sequence,
@@ -132,10 +137,9 @@ int64_t PrefillPass::num_layers_left() const {
   return (whole ? config.num_hidden_layers : config.decoder_begin()) - layer_idx_;
 }
 
-bool PrefillPass::run_layer(const Exec& exec) {
+bool PrefillPass::run_layer() {
   require(!done_, ErrorCode::kInvalidArgument, "prefill: the pass is over");
   const model::ModelConfig& config = model_.config();
-  ctx_.exec = exec;
   int64_t num_out = x_.rows;
   const bool last_layer = layer_idx_ + 1 == config.num_hidden_layers;
   const bool in_tail = ctx_.global_rows_done;
@@ -152,7 +156,7 @@ bool PrefillPass::run_layer(const Exec& exec) {
 
 void PrefillPass::end_encoder() {
   model_.append_decoder_rows(ctx_, x_, mix_);
-  tail_.append(x_, mix_);
+  tail_.append(ctx_.exec, x_, mix_);
   if (!options_.last) {
     sequence_.commit(num_tokens_, false, false);
     done_ = true;
@@ -163,8 +167,7 @@ void PrefillPass::end_encoder() {
   const int64_t end = sequence_.num_tokens() + num_tokens_;
   x_ = ctx_.workspace->streams(num_rows);
   mix_ = ctx_.workspace->mix(num_rows);
-  copy_rows(tail_.streams(), x_);
-  copy_rows(tail_.mix(), mix_);
+  tail_.copy_to(ctx_.exec, x_, mix_);
   model::Segment& segment = ctx_.segments[0];
   segment.num_rows = num_rows;
   segment.first_position = end - num_rows;

@@ -29,21 +29,22 @@ enum class PrefillMode { kFull, kExact, kBounded };
 /// One for each prompt being read; empty between prompts.
 class EncoderTail {
  public:
-  EncoderTail(const model::ModelConfig& config, PrefillMode mode);
+  EncoderTail(const model::ModelConfig& config, PrefillMode mode, Backend backend = Backend::kCpu);
 
   int64_t num_rows() const { return num_rows_; }
   int64_t capacity_rows() const { return capacity_rows_; }
-  void clear() { num_rows_ = 0; }
+  void clear() { num_rows_ = num_appended_ = 0; }
   /// A chunk is about to be read; the first one says whether the decoder's windows reach up to the
   /// prompt.
   void start_chunk(bool has_decoder_windows) {
     if (num_rows_ == 0) decoder_windows_before_ = has_decoder_windows;
   }
   bool decoder_windows_before() const { return decoder_windows_before_; }
-  /// Appends rows and forgets the oldest beyond the capacity.
-  void append(View<const float> streams, View<const float> mix);
-  View<const float> streams() const;  // [num_rows, hc_mult * hidden]
-  View<const float> mix() const;      // [num_rows, hc_mult]
+  /// Appends dense rows, streams [tokens, hc_mult * hidden] and mix [tokens, hc_mult], and forgets
+  /// the oldest beyond the capacity.
+  void append(const Exec& exec, View<const float> streams, View<const float> mix);
+  /// All rows that there are, oldest first.   streams, mix: [num_rows(), ...], dense.
+  void copy_to(const Exec& exec, View<float> streams, View<float> mix) const;
   int64_t allocated_bytes() const;
 
  private:
@@ -51,8 +52,9 @@ class EncoderTail {
   int64_t stream_width_ = 0;
   int64_t mix_width_ = 0;
   int64_t num_rows_ = 0;
+  int64_t num_appended_ = 0;  // since the prompt began
   bool decoder_windows_before_ = true;
-  Buffer<float> streams_;
+  Buffer<float> streams_;  // rings: the row appended i-th is row i % capacity
   Buffer<float> mix_;
 };
 
@@ -66,19 +68,19 @@ struct PrefillOptions {
 
 class PrefillPass {
  public:
-  /// `workspace` must have workspace_rows() rows or more and, like everything else, outlive the
-  /// pass; `logits` [1 or tokens.size(), vocab_size] is written by the last run_layer() and may be
-  /// empty when none are due. `tail` collects across the chunks of one prompt; kFull leaves it
-  /// empty. Throws kInvalidArgument on an id outside the vocabulary, no tokens, bad shapes, or a
-  /// state without decoder windows followed by too few tokens; kResourceExhausted when the sequence
-  /// has no room.
-  PrefillPass(const model::Model& model, model::Workspace& workspace,
+  /// `exec` runs it, of the model's backend. `workspace` must have workspace_rows() rows or more
+  /// and, like everything else, outlive the pass; `logits` [1 or tokens.size(), vocab_size] is
+  /// written by the last run_layer() and may be empty when none are due. `tail` collects across the
+  /// chunks of one prompt; kFull leaves it empty. Throws kInvalidArgument on an id outside the
+  /// vocabulary, no tokens, bad shapes, or a state without decoder windows followed by too few
+  /// tokens; kResourceExhausted when the sequence has no room.
+  PrefillPass(const Exec& exec, const model::Model& model, model::Workspace& workspace,
               model::SequenceState& sequence, EncoderTail& tail, std::span<const int32_t> tokens,
               const PrefillOptions& options, View<float> logits);
 
   /// Advances by one layer; true when that was the last one: the sequence then holds the chunk. An
   /// exception leaves the sequence unusable until clear().
-  bool run_layer(const Exec& exec);
+  bool run_layer();
   bool done() const { return done_; }
   /// Layers that remain, for progress.
   int64_t num_layers_left() const;

@@ -20,12 +20,14 @@ class TransformerRunner final : public ModelRunner {
       : model_(std::move(model)),
         options_(options),
         prefill_workspace_(model_->config(), prefill_workspace_rows(model_->config(), options),
-                           options.context_length),
+                           options.context_length, model_->backend()),
         decode_step_(*model_, options.num_slots, options.context_length) {
-    for (int i = 0; i < options.num_slots; ++i)
+    for (int i = 0; i < options.num_slots; ++i) {
       states_.push_back(std::make_unique<model::SequenceState>(
-          model_->config(), model::SequenceOptions{.capacity_tokens = options.context_length}));
-    tails_.resize(size_t(options.num_slots));
+          model_->config(), model::SequenceOptions{.capacity_tokens = options.context_length,
+                                                   .backend = model_->backend()}));
+      tails_.emplace_back(model_->config(), options.prefill_mode, model_->backend());
+    }
     kept_tokens_.resize(size_t(options.num_slots));
     unused_logits_.resize(size_t(model_->vocab_size()));
     if (options.prefix_cache_bytes > 0) {
@@ -44,7 +46,7 @@ class TransformerRunner final : public ModelRunner {
   void decode(std::span<const DecodeRow> rows, View<float> logits) override;
   void release(int slot) override {
     states_[size_t(slot)]->clear();
-    tails_[size_t(slot)].reset();
+    tails_[size_t(slot)].clear();
     kept_tokens_[size_t(slot)] = 0;
   }
   int64_t restore_prefix(int slot, std::span<const int32_t> prompt, std::string_view salt) override;
@@ -61,8 +63,8 @@ class TransformerRunner final : public ModelRunner {
         : runner_(runner),
           slot_(slot),
           last_(last),
-          pass_(*runner.model_, runner.prefill_workspace_, *runner.states_[size_t(slot)],
-                *runner.tails_[size_t(slot)], tokens,
+          pass_(runner.exec(), *runner.model_, runner.prefill_workspace_,
+                *runner.states_[size_t(slot)], runner.tails_[size_t(slot)], tokens,
                 PrefillOptions{
                     .mode = logits.rows > 0 ? PrefillMode::kFull : runner.options_.prefill_mode,
                     .last = last,
@@ -72,8 +74,8 @@ class TransformerRunner final : public ModelRunner {
                                 : View<float>()) {}
 
     bool run_layer() override {
-      if (!pass_.run_layer(runner_.exec())) return false;
-      if (last_) runner_.tails_[size_t(slot_)].reset();
+      if (!pass_.run_layer()) return false;
+      if (last_) runner_.tails_[size_t(slot_)].clear();
       return true;
     }
 
@@ -84,8 +86,15 @@ class TransformerRunner final : public ModelRunner {
     PrefillPass pass_;
   };
 
-  // The pool belongs to the engine thread, which is not the one that made this object.
+  void use_device() const {
+    if (options_.device != nullptr) options_.device->use();
+  }
+  // The engine thread's, which is not the one that made this object.
   Exec exec() {
+    if (options_.device != nullptr) {
+      use_device();
+      return options_.device->exec();
+    }
     if (pool_ == nullptr) pool_ = std::make_unique<ThreadPool>(options_.num_threads);
     return {.isa = options_.isa, .pool = pool_.get()};
   }
@@ -96,23 +105,22 @@ class TransformerRunner final : public ModelRunner {
   model::Workspace prefill_workspace_;
   DecodeStep decode_step_;
   std::vector<std::unique_ptr<model::SequenceState>> states_;
-  std::vector<std::optional<EncoderTail>> tails_;  // of the prompts that are being read
-  std::vector<DecodeStep::Row> rows_;              // scratch
-  std::vector<float> unused_logits_;               // of the end of a prompt: a decode step follows
+  std::vector<EncoderTail> tails_;     // of the prompts that are being read, by slot
+  std::vector<DecodeStep::Row> rows_;  // scratch
+  std::vector<float> unused_logits_;   // of the end of a prompt: a decode step follows
   std::optional<PrefixStore> prefixes_;
   std::vector<int64_t> kept_tokens_;  // of each slot: where its last prefix ends
 };
 
 std::unique_ptr<ChunkPass> TransformerRunner::start_chunk(int slot, std::span<const int32_t> tokens,
                                                           bool last, View<float> logits) {
-  std::optional<EncoderTail>& tail = tails_[size_t(slot)];
-  if (!tail) tail.emplace(model_->config(), options_.prefill_mode);
   return std::make_unique<Pass>(*this, slot, tokens, last, logits);
 }
 
 int64_t TransformerRunner::restore_prefix(int slot, std::span<const int32_t> prompt,
                                           std::string_view salt) {
   if (!prefixes_) return 0;
+  use_device();
   const auto readable = prompt.first(prompt.size() - 1);
   // Without the decoder's windows, so many tokens have to follow that they come anew.
   const int64_t tail_tokens = model::exact_tail_tokens(model_->config());
@@ -137,6 +145,7 @@ void TransformerRunner::keep_prefix(int slot, std::span<const int32_t> tokens,
                                     std::string_view salt) {
   const model::SequenceState& state = *states_[size_t(slot)];
   if (!prefixes_ || tokens.empty() || state.num_tokens() != int64_t(tokens.size())) return;
+  use_device();
   const bool whole = state.has_decoder_windows();
   // Inside a prompt, now and then: a snapshot is as large as the rows of some thousand tokens.
   int64_t& kept = kept_tokens_[size_t(slot)];
@@ -174,6 +183,8 @@ std::unique_ptr<ModelRunner> make_transformer_runner(std::unique_ptr<model::Mode
   require(options.num_slots >= 1, ErrorCode::kInvalidArgument, "num_slots: must be at least 1");
   require(options.context_length >= 2, ErrorCode::kInvalidArgument,
           "context_length: must be at least 2");
+  require((options.device != nullptr) == (model->backend() == Backend::kCuda),
+          ErrorCode::kInvalidArgument, "device: the model was loaded elsewhere");
   require(options.prefill_chunk_tokens >= 1, ErrorCode::kInvalidArgument,
           "prefill_chunk_tokens: must be at least 1");
   return std::make_unique<TransformerRunner>(std::move(model), options);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "device/cpu/isa.h"
+#include "device/cuda_device.h"
 #include "engine/model_runner.h"
 #include "engine/prefill_pass.h"
 #include "model/model.h"
@@ -17,7 +18,8 @@ struct TransformerOptions {
   int64_t context_length = 0;  // tokens that a slot holds
   int64_t prefill_chunk_tokens = 512;
   PrefillMode prefill_mode = PrefillMode::kExact;
-  cpu::Isa isa = cpu::Isa::kPlain;
+  std::shared_ptr<const CudaDevice> device = nullptr;  // that the model was loaded on; null: CPU
+  cpu::Isa isa = cpu::Isa::kPlain;                     // CPU
   int num_threads = 1;                  // of the CPU pool, the engine thread included
   int64_t prefix_cache_bytes = 0;       // 0: nothing is kept
   int64_t prefix_stride_tokens = 1024;  // how often the inside of a prompt is kept

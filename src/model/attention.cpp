@@ -1,12 +1,12 @@
 #include "model/attention.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "model/workspace.h"
 #include "ops/attention.h"
 #include "ops/kv_rows.h"
+#include "ops/ring_rows.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 
@@ -123,11 +123,9 @@ void Attention::store_windows(StepContext& ctx) const {
   const ops::KvRows rows = window_rows(ctx);
   for (const Segment& segment : ctx.segments) {
     const ops::KvRows ring = segment.state->window_ring(layer_idx_);
-    const int64_t num_ring_rows = segment.state->num_ring_rows();
-    for (int64_t i = std::max<int64_t>(0, segment.num_window_rows - num_ring_rows);
-         i < segment.num_window_rows; ++i)
-      std::memcpy(ring.row((segment.first_window_position + i) % num_ring_rows),
-                  rows.row(segment.first_window_row + i), size_t(rows.stride_bytes));
+    ops::store_ring_rows(ctx.exec, rows.row(segment.first_window_row),
+                         segment.first_window_position, segment.num_window_rows,
+                         {ring.data, segment.state->num_ring_rows(), ring.stride_bytes});
   }
 }
 

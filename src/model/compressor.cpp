@@ -7,14 +7,16 @@
 #include "model/workspace.h"
 #include "ops/compressor.h"
 #include "ops/kv_rows.h"
+#include "ops/positions.h"
+#include "ops/ring_rows.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 
 namespace onecard::model {
 namespace {
 
-void copy_row(std::span<const float> from, std::span<float> to) {
-  std::copy(from.begin(), from.end(), to.begin());
+std::byte* bytes_of(View<float> rows, int64_t first) {
+  return reinterpret_cast<std::byte*>(rows.row(first));
 }
 
 ops::KvRows rows_from(const ops::KvRows& rows, int64_t first) {
@@ -27,7 +29,7 @@ Compressor::Compressor(const ModelConfig& config, int64_t layer_idx, WeightLoade
     : layer_idx_(layer_idx),
       ratio_(config.ratio(layer_idx)),
       norm_eps_(float(config.rms_norm_eps)),
-      frequencies_(compress_frequencies(config)) {
+      frequencies_(loader.keep(compress_frequencies(config))) {
   const std::string name = "layers." + std::to_string(layer_idx) + ".attn.";
   wkv_ = loader.linear(name + "compressor.wkv", config.head_dim, config.hidden_size);
   if (ratio_ > 1)
@@ -61,19 +63,16 @@ void Compressor::append_block(StepContext& ctx, const Segment& segment, int64_t 
     ops::linear(ctx.exec, u, wkv_, latents);
   } else {
     const View<float> gates = buffers.group_gates.rows(num_tokens);
-    const View<float> open_keys = state.open_keys(layer_idx_);
-    const View<float> open_gates = state.open_gates(layer_idx_);
     ops::linear(ctx.exec, u, wkv_, keys.rows_between(num_open, num_tokens));
     ops::linear(ctx.exec, u, wgate_, gates.rows_between(num_open, num_tokens));
+    // The open group's tokens come from the sequence, and all new ones go there.
+    const ops::RowRing open_keys = state.open_keys(layer_idx_);
+    const ops::RowRing open_gates = state.open_gates(layer_idx_);
     const int64_t first = first_position - num_open;
-    for (int64_t i = 0; i < num_open; ++i) {
-      copy_row(open_keys.row_span((first + i) % open_keys.rows), keys.row_span(i));
-      copy_row(open_gates.row_span((first + i) % open_keys.rows), gates.row_span(i));
-    }
-    for (int64_t i = std::max(num_open, num_tokens - open_keys.rows); i < num_tokens; ++i) {
-      copy_row(keys.row_span(i), open_keys.row_span((first + i) % open_keys.rows));
-      copy_row(gates.row_span(i), open_gates.row_span((first + i) % open_keys.rows));
-    }
+    ops::load_ring_rows(ctx.exec, open_keys, first, num_open, bytes_of(keys, 0));
+    ops::load_ring_rows(ctx.exec, open_gates, first, num_open, bytes_of(gates, 0));
+    ops::store_ring_rows(ctx.exec, bytes_of(keys, num_open), first_position, u.rows, open_keys);
+    ops::store_ring_rows(ctx.exec, bytes_of(gates, num_open), first_position, u.rows, open_gates);
     ops::pool_groups(ctx.exec, keys.rows_between(0, num_groups * ratio_),
                      gates.rows_between(0, num_groups * ratio_), ratio_, latents);
   }
@@ -82,10 +81,10 @@ void Compressor::append_block(StepContext& ctx, const Segment& segment, int64_t 
   ctx.observe(layer_idx_, "latent", latents);
 
   // Both rows lie at the position of the group's first token.
-  const std::span<int64_t> positions{buffers.group_positions.data(), size_t(num_groups)};
-  for (int64_t g = 0; g < num_groups; ++g) positions[size_t(g)] = (first_group + g) * ratio_;
+  const std::span<int64_t> positions = buffers.group_positions.values(num_groups);
+  ops::count_up(ctx.exec, first_group * ratio_, ratio_, positions);
   const View<float> angles = buffers.group_angles.rows(num_groups);
-  ops::rope_angles(positions, frequencies_, angles);
+  ops::rope_angles(ctx.exec, positions, frequencies_, angles);
 
   const View<float> index_keys = buffers.index_keys.rows(num_groups);
   ops::linear(ctx.exec, latents, wk_, index_keys);

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "model/config.h"
 #include "model/step_context.h"
@@ -29,7 +28,7 @@ class Compressor {
   int64_t layer_idx_;
   int64_t ratio_;
   float norm_eps_;
-  std::vector<float> frequencies_;
+  std::span<const float> frequencies_;
   ops::LinearWeight wkv_;
   ops::LinearWeight wgate_;  // ratio 2
   std::span<const float> norm_;

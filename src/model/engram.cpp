@@ -15,15 +15,17 @@ Engram::Engram(const ModelConfig& config, int64_t layer_idx, WeightLoader& loade
   const std::string name = "layers." + std::to_string(layer_idx) + ".engram.";
   wkv_ = loader.linear(name + "wkv", (config.hc_mult + 1) * config.hidden_size,
                        config.engram_num_columns() * config.engram_head_dim);
-  const auto q = loader.matrix(name + "q_weight", config.hc_mult, config.hidden_size);
-  const auto k = loader.matrix(name + "k_weight", config.hc_mult, config.hidden_size);
-  for (int64_t i = 0; i < q.rows * q.cols; ++i) qk_.push_back(q.data[i] * k.data[i]);
+  std::vector<float> qk = loader.host_values(name + "q_weight", config.hc_mult, config.hidden_size);
+  const std::vector<float> k =
+      loader.host_values(name + "k_weight", config.hc_mult, config.hidden_size);
+  for (size_t i = 0; i < qk.size(); ++i) qk[i] *= k[i];
+  qk_ = loader.keep(qk);
 }
 
 void Engram::forward_add(StepContext& ctx, View<float> x) const {
   Workspace::Buffers& buffers = ctx.buffers();
   buffers.engram_requests[size_t(engram_idx_)].wait();
-  const View<float> rows = buffers.engram_rows[size_t(engram_idx_)].rows(x.rows);
+  const View<float> rows = buffers.engram_rows[size_t(engram_idx_)].rows(ctx.exec, x.rows);
   ctx.observe(layer_idx_, "engram_rows", rows);
   for (int64_t begin = 0; begin < x.rows; begin += kBlockRows) {
     const int64_t end = std::min(begin + kBlockRows, x.rows);

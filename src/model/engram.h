@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "model/config.h"
 #include "model/step_context.h"
@@ -25,7 +25,7 @@ class Engram {
   int64_t engram_idx_;
   float norm_eps_;
   ops::LinearWeight wkv_;
-  std::vector<float> qk_;  // [hc_mult * hidden]: product of the learned query and key weights
+  std::span<const float> qk_;  // [hc_mult * hidden]: product of the learned query and key weights
 };
 
 }  // namespace onecard::model

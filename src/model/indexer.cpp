@@ -6,6 +6,7 @@
 #include "model/workspace.h"
 #include "ops/indexer.h"
 #include "ops/kv_rows.h"
+#include "ops/positions.h"
 #include "ops/rope.h"
 
 namespace onecard::model {
@@ -25,11 +26,9 @@ Indexer::Indexer(const ModelConfig& config, int64_t layer_idx, WeightLoader& loa
 
 void Indexer::start(StepContext& ctx, int64_t num_rows) const {
   Workspace::Buffers& buffers = ctx.buffers();
-  ctx.selected = {buffers.selected.rows(num_rows),
-                  {buffers.selected_counts.data(), size_t(num_rows)}};
+  ctx.selected = {buffers.selected.rows(num_rows), buffers.selected_counts.values(num_rows)};
   if (makes_candidates_)
-    ctx.candidates = {buffers.candidates.rows(num_rows),
-                      {buffers.candidate_counts.data(), size_t(num_rows)}};
+    ctx.candidates = {buffers.candidates.rows(num_rows), buffers.candidate_counts.values(num_rows)};
 }
 
 void Indexer::select(StepContext& ctx, int64_t begin, int64_t end, View<const float> u,
@@ -47,11 +46,9 @@ void Indexer::select(StepContext& ctx, int64_t begin, int64_t end, View<const fl
     const int64_t first = std::max(begin, segment.first_row);
     const int64_t last = std::min(end, segment.first_row + segment.num_rows);
     if (first >= last) continue;
-    // A group is visible from its last token on.
-    const std::span<int64_t> num_visible{buffers.num_visible.data() + first, size_t(last - first)};
-    for (int64_t t = first; t < last; ++t)
-      num_visible[size_t(t - first)] =
-          (segment.first_position + (t - segment.first_row) + 1) / ratio_;
+    const std::span<int64_t> num_visible = buffers.num_visible.values(last - first);
+    ops::visible_groups(ctx.exec, segment.first_position + (first - segment.first_row), ratio_,
+                        num_visible);
     const View<float> scores = buffers.index_scores.rows(last - first);
     ops::IndexLists candidates;
     if (makes_candidates_ || uses_candidates_)
@@ -70,9 +67,14 @@ void Indexer::select(StepContext& ctx, int64_t begin, int64_t end, View<const fl
 
 void Indexer::report(const StepContext& ctx, const Segment& segment, int64_t first,
                      int64_t last) const {
+  const ops::IndexLists lists = ctx.selected.rows_between(first, last);
+  Buffer<int32_t> ids(lists.ids.rows * lists.ids.cols), counts(lists.ids.rows);
+  queue_copy(ctx.exec, ids.data(), lists.ids.data, size_t(ids.size()) * sizeof(int32_t));
+  queue_copy(ctx.exec, counts.data(), lists.counts.data(), lists.counts.size_bytes());
+  synchronise(ctx.exec);
   for (int64_t t = first; t < last; ++t)
     ctx.observer->selected(layer_idx_, segment.first_position + (t - segment.first_row),
-                           {ctx.selected.ids.row(t), size_t(ctx.selected.counts[size_t(t)])});
+                           {ids.data() + (t - first) * lists.ids.cols, size_t(counts[t - first])});
 }
 
 }  // namespace onecard::model

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/memory.h"
 #include "experts/cpu_experts.h"
+#include "experts/resident_experts.h"
 #include "io/lost_pages.h"
 #include "model/block.h"
 #include "model/engram_hash.h"
@@ -17,6 +19,7 @@
 #include "ops/embedding.h"
 #include "ops/hyper_connection.h"
 #include "ops/linear.h"
+#include "ops/positions.h"
 #include "ops/rope.h"
 
 namespace onecard::model {
@@ -34,8 +37,8 @@ struct Model::Impl {
   ops::LinearWeight head;
   std::span<const float> norm;
   std::vector<Block> blocks;
-  std::vector<float> frequencies_main;
-  std::vector<float> frequencies_compress;
+  std::span<const float> frequencies_main;
+  std::span<const float> frequencies_compress;
   std::optional<EngramHash> hash;
   std::unique_ptr<io::EngramReader> engram_reader;
   std::unique_ptr<experts::ExpertEngine> experts;
@@ -61,15 +64,15 @@ experts::ExpertWeights load_experts(const ModelConfig& config, WeightLoader& loa
 }  // namespace
 
 Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const ModelOptions& options)
-    : checkpoint(std::move(checkpoint_in)), config(std::move(config_in)) {
+    : checkpoint(std::move(checkpoint_in)), config(std::move(config_in)), memory(options.backend) {
   require_complete(account(checkpoint, config), checkpoint);
   WeightLoader loader(checkpoint, memory);
   embed = loader.linear("embed", config.vocab_size, config.hidden_size);
   head = loader.linear("head", config.vocab_size, config.hidden_size);
   norm = loader.vector("norm.weight", config.hidden_size);
   for (int64_t l = 0; l < config.num_hidden_layers; ++l) blocks.emplace_back(config, l, loader);
-  frequencies_main = window_frequencies(config);
-  frequencies_compress = compress_frequencies(config);
+  frequencies_main = loader.keep(window_frequencies(config));
+  frequencies_compress = loader.keep(compress_frequencies(config));
 
   if (!config.engram_layer_ids.empty()) {
     hash.emplace(config, load_engram_token_map(checkpoint.directory()),
@@ -91,9 +94,13 @@ Model::Impl::Impl(io::Checkpoint checkpoint_in, ModelConfig config_in, const Mod
   }
 
   experts::ExpertWeights expert_weights = load_experts(config, loader);
-  experts = options.make_experts ? options.make_experts(std::move(expert_weights))
-                                 : std::make_unique<experts::CpuExperts>(std::move(expert_weights),
-                                                                         options.expert_precision);
+  if (options.make_experts)
+    experts = options.make_experts(std::move(expert_weights));
+  else if (options.backend == Backend::kCuda)
+    experts = std::make_unique<experts::ResidentExperts>(expert_weights);
+  else
+    experts =
+        std::make_unique<experts::CpuExperts>(std::move(expert_weights), options.expert_precision);
   for (const io::MappedFile& file : checkpoint.files()) file.check_unchanged();
 }
 
@@ -141,7 +148,7 @@ void Model::Impl::request_engram_rows(StepContext& ctx, std::span<const int32_t>
       }
     }
     const size_t num_ids = token_ids.size() * num_columns;
-    View<float> rows = buffers.engram_rows[e].rows(int64_t(token_ids.size()));
+    const View<float> rows = buffers.engram_rows[e].host_rows(int64_t(token_ids.size()));
     buffers.engram_requests[e] =
         engram_reader->submit(int64_t(e), {buffers.engram_row_ids.data(), num_ids},
                               View<float>(rows.data, int64_t(num_ids), config.engram_head_dim));
@@ -165,35 +172,35 @@ std::unique_ptr<Model> Model::load(io::Checkpoint checkpoint, ModelConfig config
 
 const ModelConfig& Model::config() const { return impl_->config; }
 experts::ExpertEngine& Model::experts() const { return *impl_->experts; }
-int64_t Model::owned_bytes() const { return impl_->memory.owned_bytes; }
+int64_t Model::owned_bytes() const { return impl_->memory.owned_bytes(); }
+Backend Model::backend() const { return impl_->memory.backend(); }
 
 void Model::begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
                   View<float> mix) const {
   impl_->check(ctx, token_ids);
+  Workspace::Buffers& buffers = ctx.buffers();
+  synchronise(ctx.exec);  // what this workspace staged for its last pass has been read
   impl_->request_engram_rows(ctx, token_ids);
-  const int64_t hidden = config().hidden_size;
-  const View<float> first = x.cols_between(0, hidden);
-  ops::embed(ctx.exec, impl_->embed, token_ids, first);
-  for (int64_t t = 0; t < x.rows; ++t) {
-    for (int64_t j = 1; j < config().hc_mult; ++j)
-      std::copy_n(first.row(t), hidden, x.row(t) + j * hidden);
-    std::fill_n(mix.row(t), mix.cols, 0.0f);
-    mix.row(t)[0] = 1.0f;
-  }
+  const View<int32_t> ids = buffers.token_ids.host_rows(x.rows);
+  std::copy(token_ids.begin(), token_ids.end(), ids.data);
+  const View<const int32_t> staged_ids = buffers.token_ids.rows(ctx.exec, x.rows);
+  const View<float> first = x.cols_between(0, config().hidden_size);
+  ops::embed(ctx.exec, impl_->embed, {staged_ids.data, token_ids.size()}, first);
+  ops::hc_begin(ctx.exec, first, x, mix);
   resume(ctx);
 }
 
 void Model::resume(StepContext& ctx) const {
   Workspace::Buffers& buffers = ctx.buffers();
   const int64_t num_rows = ctx.num_rows();
+  const std::span<int64_t> positions = buffers.positions.values(num_rows);
   for (const Segment& segment : ctx.segments)
-    for (int64_t i = 0; i < segment.num_rows; ++i)
-      buffers.positions[size_t(segment.first_row + i)] = segment.first_position + i;
-  const std::span<const int64_t> positions{buffers.positions.data(), size_t(num_rows)};
+    ops::count_up(ctx.exec, segment.first_position, 1,
+                  positions.subspan(size_t(segment.first_row), size_t(segment.num_rows)));
   const View<float> main = buffers.angles_main.rows(num_rows);
   const View<float> compress = buffers.angles_compress.rows(num_rows);
-  ops::rope_angles(positions, impl_->frequencies_main, main);
-  ops::rope_angles(positions, impl_->frequencies_compress, compress);
+  ops::rope_angles(ctx.exec, positions, impl_->frequencies_main, main);
+  ops::rope_angles(ctx.exec, positions, impl_->frequencies_compress, compress);
   ctx.angles_main = main;
   ctx.angles_compress = compress;
   ctx.selected = {};
@@ -213,10 +220,19 @@ void Model::append_decoder_rows(StepContext& ctx, View<const float> x,
 
 void Model::logits(StepContext& ctx, View<const float> x, View<const float> mix,
                    View<float> logits) const {
-  const View<float> h = ctx.buffers().hidden.rows(x.rows);
+  Workspace::Buffers& buffers = ctx.buffers();
+  const View<float> h = buffers.hidden.rows(x.rows);
   ops::hc_collapse_norm(ctx.exec, x, mix, impl_->norm, float(config().rms_norm_eps), h);
   ctx.observe(num_layers(), "head_in", h);
-  ops::linear(ctx.exec, h, impl_->head, logits);
+  if (backend() == Backend::kCpu) return ops::linear(ctx.exec, h, impl_->head, logits);
+  for (int64_t begin = 0; begin < x.rows; begin += kBlockRows) {
+    const int64_t end = std::min(begin + kBlockRows, x.rows);
+    const View<float> block = buffers.logits.rows(end - begin);
+    ops::linear(ctx.exec, h.rows_between(begin, end), impl_->head, block);
+    queue_copy(ctx.exec, logits.row(begin), block.data,
+               size_t(block.rows * block.cols) * sizeof(float));
+  }
+  synchronise(ctx.exec);
 }
 
 }  // namespace onecard::model

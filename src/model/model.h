@@ -1,6 +1,8 @@
 // The model: weights by name, and the forward as a sequence of layers. Immutable after load(), but
 // for what the expert engine and the engram reader own; used by one thread at a time. Sequences and
-// scratch are handed in: see engine/prefill_pass.h and engine/decode_step.h for how to run it.
+// scratch are handed in, made for backend(), as is the Exec: see engine/prefill_pass.h and
+// engine/decode_step.h for how to run it. On a device everything is queued on one stream; the host
+// waits for it in begin() and logits() alone.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +25,11 @@
 namespace onecard::model {
 
 struct ModelOptions {
-  int engram_threads = 4;  // that read rows from disk
+  Backend backend = Backend::kCpu;  // whose ops run the model; weights lie where these read them
+  int engram_threads = 4;           // that read rows from disk
   /// Of EXL3 experts on the CPU; nothing: see CpuExperts.
-  std::optional<ops::Exl3Precision> expert_precision;
-  /// Makes the expert engine; empty: CpuExperts.
+  std::optional<ops::Exl3Precision> expert_precision = {};
+  /// Makes the expert engine; empty: CpuExperts, or on CUDA ResidentExperts.
   std::function<std::unique_ptr<experts::ExpertEngine>(experts::ExpertWeights)> make_experts = {};
 };
 
@@ -41,10 +44,11 @@ class Model {
   ~Model();
 
   const ModelConfig& config() const;
+  Backend backend() const;
   int64_t vocab_size() const { return config().vocab_size; }
   int64_t num_layers() const { return config().num_hidden_layers; }
   experts::ExpertEngine& experts() const;
-  /// Bytes of weights held in memory of our own (not mapped from the checkpoint).
+  /// Bytes of weights held in memory of our own (not mapped from the checkpoint), or on the device.
   int64_t owned_bytes() const;
 
   // The parts of a forward, in order; x: [tokens, hc_mult * hidden] f32 streams, mix: [tokens,
@@ -64,7 +68,7 @@ class Model {
                  View<float>& mix) const;
   /// What a prompt token leaves behind in the decoder: the global rows of layer decoder_begin().
   void append_decoder_rows(StepContext& ctx, View<const float> x, View<const float> mix) const;
-  /// logits: [tokens, vocab_size].
+  /// logits: [tokens, vocab_size] on the host; there on return, and with them all that was queued.
   void logits(StepContext& ctx, View<const float> x, View<const float> mix,
               View<float> logits) const;
 

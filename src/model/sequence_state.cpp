@@ -1,7 +1,6 @@
 #include "model/sequence_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "base/error.h"
@@ -26,14 +25,15 @@ SequenceState::SequenceState(const ModelConfig& config, const SequenceOptions& o
   main_row_bytes_ = ops::kv_row_bytes(main_format_, head_dim_);
   index_row_bytes_ = ops::kv_row_bytes(index_format_, index_head_dim_);
 
-  rings_ = Buffer<std::byte>(num_layers_ * num_ring_rows_ * window_row_bytes_);
+  const Memory memory = tensor_memory(options.backend);
+  rings_ = Buffer<std::byte>(num_layers_ * num_ring_rows_ * window_row_bytes_, memory);
   source_of_.assign(size_t(num_layers_), -1);
   for (const int64_t layer_idx : config.kv_source_layer_ids) {
     Source source;
     source.ratio = config.ratio(layer_idx);
     const int64_t num_rows = options.capacity_tokens / source.ratio;
-    source.main = Buffer<std::byte>(num_rows * main_row_bytes_);
-    source.index = Buffer<std::byte>(num_rows * index_row_bytes_);
+    source.main = Buffer<std::byte>(num_rows * main_row_bytes_, memory);
+    source.index = Buffer<std::byte>(num_rows * index_row_bytes_, memory);
     if (source.ratio > 1) {
       num_open_slots_ = std::max(num_open_slots_, source.ratio - 1 + options.max_rollback_tokens);
       granularity_ = std::max(granularity_, source.ratio);
@@ -43,8 +43,8 @@ SequenceState::SequenceState(const ModelConfig& config, const SequenceOptions& o
   }
   for (Source& source : sources_) {
     if (source.ratio == 1) continue;
-    source.open_keys = Buffer<float>(num_open_slots_ * head_dim_);
-    source.open_gates = Buffer<float>(num_open_slots_ * head_dim_);
+    source.open_keys = Buffer<float>(num_open_slots_ * head_dim_, memory);
+    source.open_gates = Buffer<float>(num_open_slots_ * head_dim_, memory);
   }
   look_back_ = Buffer<int32_t>(
       std::max<int64_t>(1, config.engram_max_ngram_size - 1 + options.max_rollback_tokens));
@@ -99,22 +99,27 @@ ops::KvRows SequenceState::index_rows(int64_t layer_idx) {
           index_format_};
 }
 
-View<float> SequenceState::open_keys(int64_t layer_idx) {
-  Buffer<float>& keys = sources_[size_t(source_of_[size_t(layer_idx)])].open_keys;
-  return keys.view(keys.size() / head_dim_, head_dim_);
+ops::RowRing SequenceState::open_keys(int64_t layer_idx) {
+  return {reinterpret_cast<std::byte*>(const_cast<float*>(source(layer_idx).open_keys.data())),
+          num_open_slots_, head_dim_ * int64_t(sizeof(float))};
 }
 
-View<float> SequenceState::open_gates(int64_t layer_idx) {
-  Buffer<float>& gates = sources_[size_t(source_of_[size_t(layer_idx)])].open_gates;
-  return gates.view(gates.size() / head_dim_, head_dim_);
+ops::RowRing SequenceState::open_gates(int64_t layer_idx) {
+  return {reinterpret_cast<std::byte*>(const_cast<float*>(source(layer_idx).open_gates.data())),
+          num_open_slots_, head_dim_ * int64_t(sizeof(float))};
 }
 
 // Calls visit(data, bytes) for everything that a snapshot of `num_tokens` tokens holds, in order.
 template <typename Visit>
 void SequenceState::visit_snapshot(int64_t num_tokens, bool decoder, Visit&& visit) const {
+  // The rows of the last `count` positions, in at most two runs.
   const auto ring_rows = [&](const auto* ring, int64_t num_slots, int64_t row_size, int64_t count) {
-    for (int64_t p = std::max<int64_t>(0, num_tokens - count); p < num_tokens; ++p)
-      visit(ring + p % num_slots * row_size, size_t(row_size) * sizeof(*ring));
+    int64_t begin = std::max<int64_t>(0, num_tokens - count);
+    while (begin < num_tokens) {
+      const int64_t end = std::min(num_tokens, begin / num_slots * num_slots + num_slots);
+      visit(ring + begin % num_slots * row_size, size_t((end - begin) * row_size) * sizeof(*ring));
+      begin = end;
+    }
   };
   for (int64_t layer_idx = 0; layer_idx < (decoder ? num_layers_ : decoder_begin_); ++layer_idx)
     ring_rows(rings_.data() + layer_idx * num_ring_rows_ * window_row_bytes_, num_ring_rows_,
@@ -135,8 +140,9 @@ Snapshot SequenceState::snapshot(Windows windows) const {
           "snapshot: the decoder's windows are not there inside a prompt");
   Snapshot snapshot{num_tokens_, decoder, {}};
   visit_snapshot(num_tokens_, decoder, [&](const void* data, size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    snapshot.bytes.insert(snapshot.bytes.end(), bytes, bytes + size);
+    const size_t begin = snapshot.bytes.size();
+    snapshot.bytes.resize(begin + size);
+    copy_now(options_.backend, snapshot.bytes.data() + begin, data, size);
   });
   return snapshot;
 }
@@ -157,7 +163,7 @@ void SequenceState::restore(const Snapshot& snapshot) {
   visit_snapshot(snapshot.num_tokens, snapshot.has_decoder_windows,
                  [&](const void* data, size_t size) {
                    // The buffers are this object's own.
-                   std::memcpy(const_cast<void*>(data), next, size);
+                   copy_now(options_.backend, const_cast<void*>(data), next, size);
                    next += size;
                  });
   num_tokens_ = snapshot.num_tokens;
@@ -190,7 +196,7 @@ void SequenceState::read_global_rows(int64_t begin, int64_t end, std::span<std::
           "read_global_rows: out has another size than the rows");
   std::byte* next = out.data();
   visit_global_rows(begin, end, [&](const std::byte* data, size_t size) {
-    std::memcpy(next, data, size);
+    copy_now(options_.backend, next, data, size);
     next += size;
   });
 }
@@ -201,7 +207,7 @@ void SequenceState::write_global_rows(int64_t begin, int64_t end,
           "write_global_rows: bytes have another size than the rows");
   const std::byte* next = bytes.data();
   visit_global_rows(begin, end, [&](const std::byte* data, size_t size) {
-    std::memcpy(const_cast<std::byte*>(data), next, size);
+    copy_now(options_.backend, const_cast<std::byte*>(data), next, size);
     next += size;
   });
 }

@@ -10,8 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "device/memory.h"
 #include "model/config.h"
 #include "ops/kv_rows.h"
+#include "ops/ring_rows.h"
 #include "tensor/buffer.h"
 #include "tensor/view.h"
 
@@ -20,6 +22,7 @@ namespace onecard::model {
 struct SequenceOptions {
   int64_t capacity_tokens = 0;      // prompt and answer together
   int64_t max_rollback_tokens = 0;  // how many of the last tokens rollback() can take back at once
+  Backend backend = Backend::kCpu;  // whose ops read and write the rows
 };
 
 /// What restore() needs beside the global rows: windows, open groups, look-back, position.
@@ -80,11 +83,10 @@ class SequenceState {
   /// Row g belongs to the group of tokens [g*r, g*r + r).
   ops::KvRows main_rows(int64_t layer_idx);
   ops::KvRows index_rows(int64_t layer_idx);
-  /// Keys and gates of the compressor, f32 [slots, head_dim] each: the token of position p is row
-  /// p % slots. Empty where the ratio is 1.
-  View<float> open_keys(int64_t layer_idx);
-  View<float> open_gates(int64_t layer_idx);
-  /// Compressed ids of the last tokens: position p is element p % size.
+  /// Keys and gates of the compressor, f32 [head_dim] a token. Where the ratio is above 1.
+  ops::RowRing open_keys(int64_t layer_idx);
+  ops::RowRing open_gates(int64_t layer_idx);
+  /// Compressed ids of the last tokens, on the host: position p is element p % size.
   std::span<int32_t> look_back() { return look_back_.span(); }
 
   /// The pass or step is over: `num_tokens` more tokens are in place. `decoder`: the decoder's

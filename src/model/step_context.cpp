@@ -7,12 +7,16 @@
 
 namespace onecard::model {
 
-Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int64_t capacity_tokens)
+Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int64_t capacity_tokens,
+                            Backend backend)
     : max_rows(max_rows_in) {
+  const Memory memory = tensor_memory(backend);
   const int64_t rows = max_rows;
   const int64_t block = std::min(rows, kBlockRows);
   const int64_t hc = config.hc_mult;
-  const auto floats = [](int64_t num_rows, int64_t cols) { return Matrix<float>(num_rows, cols); };
+  const auto floats = [&](int64_t num_rows, int64_t cols) {
+    return Matrix<float>(num_rows, cols, memory);
+  };
 
   streams = floats(rows, hc * config.hidden_size);
   mix = floats(rows, hc);
@@ -24,13 +28,15 @@ Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int6
   ffn_comb = floats(rows, hc * hc);
   hidden = floats(rows, config.hidden_size);
   branch = floats(rows, config.hidden_size);
-  positions.resize(size_t(rows));
+  token_ids = StagedMatrix<int32_t>(rows, 1, backend);
+  positions = Matrix<int64_t>(rows, 1, memory);
   angles_main = floats(rows, config.qk_rope_head_dim);
   angles_compress = floats(rows, config.qk_rope_head_dim);
 
   window_rows = Buffer<std::byte>(
       rows * ops::kv_row_bytes(ops::kv_format_for(ops::KvFormat::kFp8Block32, config.head_dim),
-                               config.head_dim));
+                               config.head_dim),
+      memory);
   kv = floats(block, config.head_dim);
   q_latent = floats(block, config.q_lora_rank);
   q = floats(block, config.num_attention_heads * config.head_dim);
@@ -42,11 +48,11 @@ Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int6
   index_weights = floats(block, config.index_n_heads);
   index_scores = floats(block, max_groups);
   block_scores = floats(block, max_groups / config.candidate_block_size + 1);
-  num_visible.resize(size_t(rows));
-  selected = Matrix<int32_t>(rows, std::min(config.index_topk, max_groups));
-  selected_counts.resize(size_t(rows));
-  candidates = Matrix<int32_t>(rows, std::min(config.candidate_topk_blocks, max_groups));
-  candidate_counts.resize(size_t(rows));
+  num_visible = Matrix<int64_t>(block, 1, memory);
+  selected = Matrix<int32_t>(rows, std::min(config.index_topk, max_groups), memory);
+  selected_counts = Matrix<int32_t>(rows, 1, memory);
+  candidates = Matrix<int32_t>(rows, std::min(config.candidate_topk_blocks, max_groups), memory);
+  candidate_counts = Matrix<int32_t>(rows, 1, memory);
 
   const int64_t group_rows = block + 1;  // and the open group's token
   group_keys = floats(group_rows, config.head_dim);
@@ -55,27 +61,28 @@ Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int6
   rotated = floats(group_rows, config.head_dim);
   index_keys = floats(group_rows, config.index_head_dim);
   group_angles = floats(group_rows, config.qk_rope_head_dim);
-  group_positions.resize(size_t(group_rows));
+  group_positions = Matrix<int64_t>(group_rows, 1, memory);
 
   router_logits = floats(rows, config.n_routed_experts);
   router_weights = floats(rows, config.num_experts_per_tok);
-  expert_ids = Matrix<int32_t>(rows, config.num_experts_per_tok);
+  expert_ids = Matrix<int32_t>(rows, config.num_experts_per_tok, memory);
   shared_gate = floats(block, config.moe_intermediate_size * config.n_shared_experts);
   shared_up = floats(block, config.moe_intermediate_size * config.n_shared_experts);
 
-  compressed_ids.resize(size_t(rows + config.engram_max_ngram_size));
   engram_row_ids.resize(size_t(rows * config.engram_num_columns()));
   for (size_t i = 0; i < config.engram_layer_ids.size(); ++i)
-    engram_rows.push_back(floats(rows, config.engram_num_columns() * config.engram_head_dim));
+    engram_rows.emplace_back(rows, config.engram_num_columns() * config.engram_head_dim, backend);
   engram_key_val = floats(block, (hc + 1) * config.hidden_size);
   engram_requests.resize(config.engram_layer_ids.size());
+  if (memory != Memory::kHost) logits = floats(block, config.vocab_size);
 }
 
-Workspace::Workspace(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens)
+Workspace::Workspace(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens,
+                     Backend backend)
     : max_rows_(max_rows), capacity_tokens_(capacity_tokens) {
   require(max_rows >= 1 && capacity_tokens >= 1, ErrorCode::kInvalidArgument,
           "workspace: at least one row and one token of capacity");
-  buffers_ = std::make_unique<Buffers>(config, max_rows, capacity_tokens);
+  buffers_ = std::make_unique<Buffers>(config, max_rows, capacity_tokens, backend);
 }
 Workspace::~Workspace() = default;
 Workspace::Workspace(Workspace&&) noexcept = default;
@@ -86,6 +93,17 @@ View<float> Workspace::mix(int64_t num_rows) { return buffers_->mix.rows(num_row
 
 int64_t StepContext::num_rows() const {
   return segments.empty() ? 0 : segments.back().first_row + segments.back().num_rows;
+}
+
+void StepContext::observe(int64_t layer_idx, std::string_view name,
+                          View<const float> values) const {
+  if (observer == nullptr) return;
+  if (exec.backend == Backend::kCpu) return observer->observe(layer_idx, name, values);
+  ONECARD_ASSERT(values.contiguous());
+  Buffer<float> copy(values.rows * values.cols);
+  queue_copy(exec, copy.data(), values.data, size_t(copy.size()) * sizeof(float));
+  synchronise(exec);
+  observer->observe(layer_idx, name, copy.view(values.rows, values.cols));
 }
 
 void StepContext::keep_last(int64_t num_kept) {

@@ -31,10 +31,11 @@ struct Segment {
 };
 
 /// Memory for the intermediates of a pass or step of at most `max_rows` rows over sequences of at
-/// most `capacity_tokens`. Allocated once.
+/// most `capacity_tokens`, where `backend` runs them. Allocated once.
 class Workspace {
  public:
-  Workspace(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens);
+  Workspace(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens,
+            Backend backend = Backend::kCpu);
   ~Workspace();
   Workspace(Workspace&&) noexcept;
   Workspace& operator=(Workspace&&) noexcept;
@@ -72,9 +73,8 @@ struct StepContext {
   int64_t num_rows() const;
   /// Drops all but the last `num_rows` rows; one segment only, unless nothing is dropped.
   void keep_last(int64_t num_rows);
-  void observe(int64_t layer_idx, std::string_view name, View<const float> values) const {
-    if (observer != nullptr) observer->observe(layer_idx, name, values);
-  }
+  /// Shows values to the observer, where there is one; a device is then waited for.
+  void observe(int64_t layer_idx, std::string_view name, View<const float> values) const;
 };
 
 }  // namespace onecard::model

@@ -1,10 +1,12 @@
 #include "model/weight_loader.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "device/memory.h"
 #include "io/safetensors.h"
 #include "quant/exl3/layout.h"
 #include "tensor/dtype.h"
@@ -42,29 +44,92 @@ void to_f32(const io::StoredTensor& tensor, float* out) {
   }
 }
 
+std::vector<uint16_t> exl3_scales(const io::StoredTensor& tensor, bool signs_only, int64_t size) {
+  std::vector<uint16_t> scales(static_cast<size_t>(size));
+  if (!signs_only) {
+    io::Checkpoint::read(tensor, 0, std::as_writable_bytes(std::span(scales)));
+    return scales;
+  }
+  std::vector<uint16_t> words(size_t(size) / 16);
+  io::Checkpoint::read(tensor, 0, std::as_writable_bytes(std::span(words)));
+  exl3::unpack_signs(words, scales);
+  return scales;
+}
+
+/// An EXL3 matrix as it is stored: the tiles in the mapping, the scales unpacked.
+struct NativeMatrix {
+  explicit NativeMatrix(const StoredLinear& stored)
+      : suh(exl3_scales(*stored.in_scale, stored.in_signs_only, stored.in_features)),
+        svh(exl3_scales(*stored.out_scale, stored.out_signs_only, stored.out_features)) {
+    view.in_features = stored.in_features;
+    view.out_features = stored.out_features;
+    view.bits = stored.bits;
+    view.codebook = stored.codebook;
+    view.data = stored.trellis->bytes.data();
+    view.suh = suh;
+    view.svh = svh;
+  }
+  NativeMatrix(const NativeMatrix&) = delete;
+  NativeMatrix& operator=(const NativeMatrix&) = delete;
+
+  std::vector<uint16_t> suh, svh;
+  exl3::MatrixView view;
+};
+
 }  // namespace
 
 std::byte* WeightMemory::allocate(int64_t bytes) {
-  owned_bytes += bytes;
-  blocks.emplace_back(bytes);
-  return blocks.back().data();
+  owned_bytes_ += bytes;
+  if (backend_ == Backend::kCpu) return blocks_.emplace_back(bytes).data();
+  filling_ = Buffer<std::byte>(bytes);
+  return filling_.data();
+}
+
+std::byte* WeightMemory::keep() {
+  if (backend_ == Backend::kCpu) return blocks_.back().data();
+  // As on the host, 64 bytes behind each weight may be read.
+  const int64_t bytes = (filling_.size() + 64 + 255) / 256 * 256;
+  if (blocks_.empty() || used_bytes_ + bytes > blocks_.back().size()) {
+    blocks_.emplace_back(std::max(bytes, kDeviceBlockBytes), tensor_memory(backend_));
+    used_bytes_ = 0;
+  }
+  std::byte* const kept = blocks_.back().data() + used_bytes_;
+  copy_now(backend_, kept, filling_.data(), size_t(filling_.size()));
+  used_bytes_ += bytes;
+  return kept;
 }
 
 const std::byte* WeightLoader::bytes_of(const io::StoredTensor& tensor, bool keep_mapped) {
-  if (keep_mapped && tensor.aligned_for<uint32_t>()) return tensor.bytes.data();
+  if (keep_mapped && memory_.backend() == Backend::kCpu && tensor.aligned_for<uint32_t>())
+    return tensor.bytes.data();
   std::byte* copy = memory_.allocate(int64_t(tensor.bytes.size()));
   io::Checkpoint::read(tensor, 0, {copy, tensor.bytes.size()});
-  return copy;
+  return memory_.keep();
 }
 
-View<const float> WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols) {
+template <typename T>
+std::span<const T> WeightLoader::keep_copy(std::span<const T> values) {
+  std::memcpy(memory_.allocate(int64_t(values.size_bytes())), values.data(), values.size_bytes());
+  return {reinterpret_cast<const T*>(memory_.keep()), values.size()};
+}
+
+std::span<const float> WeightLoader::keep(std::span<const float> values) {
+  return keep_copy(values);
+}
+
+std::vector<float> WeightLoader::host_values(const std::string& name, int64_t rows,
+                                             int64_t cols) const {
   const io::StoredTensor& tensor = checkpoint_.at(name);
   if (num_elements(tensor) != rows * cols)
     throw Error(ErrorCode::kDataCorrupt,
                 io::mismatch(tensor, io::shape_text(std::array{rows, cols})));
-  auto* values = reinterpret_cast<float*>(memory_.allocate(rows * cols * int64_t(sizeof(float))));
-  to_f32(tensor, values);
-  return {values, rows, cols};
+  std::vector<float> values(size_t(rows * cols));
+  to_f32(tensor, values.data());
+  return values;
+}
+
+View<const float> WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols) {
+  return {keep(host_values(name, rows, cols)).data(), rows, cols};
 }
 
 std::span<const float> WeightLoader::vector(const std::string& name, int64_t size) {
@@ -108,11 +173,15 @@ ops::LinearWeight WeightLoader::load(const StoredLinear& stored, bool keep_mappe
       weight.format = Format::kFp4Block32;
       break;
     case WeightFormat::kExl3: {
+      const NativeMatrix native(stored);
       const int64_t band_bytes = exl3::group_bytes(stored.in_features, stored.out_features,
                                                    stored.bits, exl3::Layout::kBand);
       std::byte* tiles = memory_.allocate(stored.out_features / exl3::kGroupDim * band_bytes);
       weight.format = Format::kExl3;
-      weight.exl3 = exl3::reorder(exl3_native(stored), exl3::Layout::kBand, tiles, band_bytes);
+      weight.exl3 = exl3::reorder(native.view, exl3::Layout::kBand, tiles, band_bytes);
+      weight.exl3.data = memory_.keep();
+      weight.exl3.suh = keep_copy(native.view.suh);
+      weight.exl3.svh = keep_copy(native.view.svh);
       io::Checkpoint::drop_pages(*stored.trellis);
       return weight;
     }
@@ -121,32 +190,6 @@ ops::LinearWeight WeightLoader::load(const StoredLinear& stored, bool keep_mappe
   if (stored.scale != nullptr)
     weight.scales = reinterpret_cast<const uint8_t*>(bytes_of(*stored.scale, keep_mapped));
   return weight;
-}
-
-std::span<const uint16_t> WeightLoader::exl3_scales(const io::StoredTensor& tensor, bool signs_only,
-                                                    int64_t size) {
-  auto* out = reinterpret_cast<uint16_t*>(memory_.allocate(size * int64_t(sizeof(uint16_t))));
-  const std::span<uint16_t> scales{out, size_t(size)};
-  if (!signs_only) {
-    io::Checkpoint::read(tensor, 0, std::as_writable_bytes(scales));
-    return scales;
-  }
-  std::vector<uint16_t> words(size_t(size) / 16);
-  io::Checkpoint::read(tensor, 0, std::as_writable_bytes(std::span(words)));
-  exl3::unpack_signs(words, scales);
-  return scales;
-}
-
-exl3::MatrixView WeightLoader::exl3_native(const StoredLinear& stored) {
-  exl3::MatrixView matrix;
-  matrix.in_features = stored.in_features;
-  matrix.out_features = stored.out_features;
-  matrix.bits = stored.bits;
-  matrix.codebook = stored.codebook;
-  matrix.data = stored.trellis->bytes.data();
-  matrix.suh = exl3_scales(*stored.in_scale, stored.in_signs_only, stored.in_features);
-  matrix.svh = exl3_scales(*stored.out_scale, stored.out_signs_only, stored.out_features);
-  return matrix;
 }
 
 std::vector<ops::LinearWeight> WeightLoader::grouped_linear(const std::string& name,
@@ -177,11 +220,12 @@ experts::ExpertMatrices WeightLoader::expert(const std::string& name, int64_t hi
   };
   if (!is_exl3(gate) || !is_exl3(up) || !is_exl3(down))
     return {load(gate, true), load(up, true), load(down, true)};
-  const exl3::ExpertView native{exl3_native(gate), exl3_native(up), exl3_native(down)};
+  const NativeMatrix native_gate(gate), native_up(up), native_down(down);
+  const exl3::ExpertView native{native_gate.view, native_up.view, native_down.view};
   const exl3::ExpertLayout layout(hidden, intermediate, gate.bits, up.bits, down.bits);
   std::byte* record = memory_.allocate(layout.record_bytes());
   layout.write(native, {record, size_t(layout.record_bytes())});
-  const exl3::ExpertView view = layout.view(record, gate.codebook);
+  const exl3::ExpertView view = layout.view(memory_.keep(), gate.codebook);
   const auto weight = [](const exl3::MatrixView& matrix) {
     ops::LinearWeight result;
     result.format = Format::kExl3;

@@ -18,12 +18,27 @@
 
 namespace onecard::model {
 
-/// Weights made by a WeightLoader; moves with the model.
-struct WeightMemory {
-  std::vector<Buffer<std::byte>> blocks;
-  int64_t owned_bytes = 0;
+/// Weights made by a WeightLoader, where the ops of `backend` read them.
+class WeightMemory {
+ public:
+  explicit WeightMemory(Backend backend = Backend::kCpu) : backend_(backend) {}
 
+  Backend backend() const { return backend_; }
+  int64_t owned_bytes() const { return owned_bytes_; }
+
+  /// Host memory for the loader to fill, and then to keep().
   std::byte* allocate(int64_t bytes);
+  /// What was allocated last has been filled: returns where it stays from now on.
+  std::byte* keep();
+
+ private:
+  static constexpr int64_t kDeviceBlockBytes = int64_t{32} << 20;
+
+  Backend backend_;
+  std::vector<Buffer<std::byte>> blocks_;  // CPU: one a weight; CUDA: filled front to back
+  int64_t used_bytes_ = 0;                 // of the last block
+  Buffer<std::byte> filling_;              // CUDA: on the host
+  int64_t owned_bytes_ = 0;
 };
 
 class WeightLoader {
@@ -44,6 +59,9 @@ class WeightLoader {
   /// A plain tensor as f32 [rows, cols]; its leading dimensions are taken together.
   View<const float> matrix(const std::string& name, int64_t rows, int64_t cols);
   std::span<const float> vector(const std::string& name, int64_t size);
+  /// The same values on the host, and values of the host where ops read them.
+  std::vector<float> host_values(const std::string& name, int64_t rows, int64_t cols) const;
+  std::span<const float> keep(std::span<const float> values);
 
   /// One expert: w1, w3, w2 under `name`. EXL3 goes into one record in the unit layout.
   experts::ExpertMatrices expert(const std::string& name, int64_t hidden, int64_t intermediate);
@@ -53,9 +71,8 @@ class WeightLoader {
                             int64_t in_features) const;
   StoredLinear stored(const std::string& name, int64_t out_features, int64_t in_features) const;
   ops::LinearWeight load(const StoredLinear& stored, bool keep_mapped);
-  exl3::MatrixView exl3_native(const StoredLinear& stored);
-  std::span<const uint16_t> exl3_scales(const io::StoredTensor& tensor, bool signs_only,
-                                        int64_t size);
+  template <typename T>
+  std::span<const T> keep_copy(std::span<const T> values);
   const std::byte* bytes_of(const io::StoredTensor& tensor, bool keep_mapped);
 
   const io::Checkpoint& checkpoint_;

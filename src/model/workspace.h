@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "device/memory.h"
 #include "io/engram_reader.h"
 #include "model/step_context.h"
 #include "tensor/buffer.h"
@@ -17,8 +18,10 @@ template <typename T>
 class Matrix {
  public:
   Matrix() = default;
-  Matrix(int64_t rows, int64_t cols) : buffer_(rows * cols), cols_(cols) {}
+  Matrix(int64_t rows, int64_t cols, Memory memory) : buffer_(rows * cols, memory), cols_(cols) {}
   View<T> rows(int64_t num_rows) { return buffer_.view(num_rows, cols_); }
+  /// Of a single column: the first `size` values.
+  std::span<T> values(int64_t size) { return buffer_.span().first(size_t(size)); }
   int64_t cols() const { return cols_; }
   int64_t bytes() const { return buffer_.size() * int64_t(sizeof(T)); }
 
@@ -27,36 +30,62 @@ class Matrix {
   int64_t cols_ = 0;
 };
 
+/// Rows that the host fills and ops read: where ops run on the host, one and the same memory.
+template <typename T>
+class StagedMatrix {
+ public:
+  StagedMatrix() = default;
+  StagedMatrix(int64_t rows, int64_t cols, Backend backend)
+      : host_(rows, cols, staging_memory(backend)) {
+    if (backend == Backend::kCuda) device_ = Matrix<T>(rows, cols, Memory::kCuda);
+  }
+  /// To be filled. Of a device: not before it has what was queued from here earlier.
+  View<T> host_rows(int64_t num_rows) { return host_.rows(num_rows); }
+  /// What was filled, for the ops of `exec`.
+  View<T> rows(const Exec& exec, int64_t num_rows) {
+    if (exec.backend == Backend::kCpu) return host_.rows(num_rows);
+    const View<T> from = host_.rows(num_rows), to = device_.rows(num_rows);
+    queue_copy(exec, to.data, from.data, size_t(num_rows * host_.cols()) * sizeof(T));
+    return to;
+  }
+  int64_t bytes() const { return host_.bytes(); }  // of one of the two
+
+ private:
+  Matrix<T> host_, device_;
+};
+
 struct Workspace::Buffers {
-  Buffers(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens);
+  Buffers(const ModelConfig& config, int64_t max_rows, int64_t capacity_tokens, Backend backend);
 
   int64_t max_rows;
 
   Matrix<float> streams, mix, attn_pre, attn_post, attn_comb, ffn_pre, ffn_post, ffn_comb;
   Matrix<float> hidden, branch;
-  std::vector<int64_t> positions;
+  StagedMatrix<int32_t> token_ids;
+  Matrix<int64_t> positions;
   Matrix<float> angles_main, angles_compress;
 
   Buffer<std::byte> window_rows;
   Matrix<float> kv;
   Matrix<float> q_latent, q, heads, o_latent;
   Matrix<float> index_q, index_weights, index_scores, block_scores;
-  std::vector<int64_t> num_visible;
+  Matrix<int64_t> num_visible;
   Matrix<int32_t> selected, candidates;
-  std::vector<int32_t> selected_counts, candidate_counts;
+  Matrix<int32_t> selected_counts, candidate_counts;
 
   Matrix<float> group_keys, group_gates, latents, rotated, index_keys, group_angles;
-  std::vector<int64_t> group_positions;
+  Matrix<int64_t> group_positions;
 
   Matrix<float> router_logits, router_weights;
   Matrix<int32_t> expert_ids;
   Matrix<float> shared_gate, shared_up;
 
-  std::vector<int32_t> compressed_ids;
   std::vector<int64_t> engram_row_ids;
-  std::vector<Matrix<float>> engram_rows;  // an engram layer each
+  std::vector<StagedMatrix<float>> engram_rows;  // an engram layer each
   Matrix<float> engram_key_val;
   std::vector<io::EngramReader::Request> engram_requests;  // destroyed before what they fill
+
+  Matrix<float> logits;  // of a block of rows on their way to the host
 };
 
 }  // namespace onecard::model

@@ -7,11 +7,6 @@
 namespace onecard::model {
 namespace {
 
-template <typename T>
-int64_t vector_bytes(const std::vector<T>& values) {
-  return int64_t(values.size() * sizeof(T));
-}
-
 int64_t buffer_bytes(const Workspace::Buffers& b) {
   int64_t bytes = b.window_rows.size();
   for (const Matrix<float>* matrix : {&b.streams,
@@ -47,13 +42,13 @@ int64_t buffer_bytes(const Workspace::Buffers& b) {
                                       &b.shared_up,
                                       &b.engram_key_val})
     bytes += matrix->bytes();
-  for (const Matrix<float>& rows : b.engram_rows) bytes += rows.bytes();
-  for (const Matrix<int32_t>* matrix : {&b.selected, &b.candidates, &b.expert_ids})
+  for (const StagedMatrix<float>& rows : b.engram_rows) bytes += rows.bytes();
+  for (const Matrix<int32_t>* matrix :
+       {&b.selected, &b.selected_counts, &b.candidates, &b.candidate_counts, &b.expert_ids})
     bytes += matrix->bytes();
-  return bytes + vector_bytes(b.positions) + vector_bytes(b.num_visible) +
-         vector_bytes(b.selected_counts) + vector_bytes(b.candidate_counts) +
-         vector_bytes(b.group_positions) + vector_bytes(b.compressed_ids) +
-         vector_bytes(b.engram_row_ids);
+  for (const Matrix<int64_t>* matrix : {&b.positions, &b.num_visible, &b.group_positions})
+    bytes += matrix->bytes();
+  return bytes + b.token_ids.bytes() + int64_t(b.engram_row_ids.size() * sizeof(int64_t));
 }
 
 }  // namespace
@@ -64,7 +59,7 @@ BytesByTokens workspace_bytes(const ModelConfig& config, int64_t max_rows) {
   const int64_t selected = std::max(config.index_topk, config.candidate_topk_blocks);
   const int64_t base = (selected + step - 1) / step * step;
   const auto bytes = [&](int64_t capacity) {
-    return double(buffer_bytes(Workspace::Buffers(config, max_rows, capacity)));
+    return double(buffer_bytes(Workspace::Buffers(config, max_rows, capacity, Backend::kCpu)));
   };
   const double small = bytes(base);
   const double per_token = (bytes(base + step) - small) / double(step);

@@ -74,6 +74,21 @@ void hc_coefficients_from_mix(View<const float> m, const HcSite& site, const HcC
     row_coefficients(m.row(t), site, n, out.pre.row(t), out.post.row(t), out.comb.row(t));
 }
 
+void hc_begin(const Exec& exec, View<const float> y, View<float> x, View<float> mix) {
+  require(x.cols == mix.cols * y.cols && x.rows == y.rows && x.rows == mix.rows,
+          ErrorCode::kInvalidArgument,
+          "hc_begin: y must be [tokens, hidden], x [tokens, hc_mult * hidden], mix [tokens, "
+          "hc_mult]");
+  if (exec.backend == Backend::kCuda) return cuda::hc_begin(exec, y, x, mix);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t j = 0; j < mix.cols; ++j) {
+      float* const stream = x.row(t) + j * y.cols;
+      if (stream != y.row(t)) std::copy_n(y.row(t), y.cols, stream);
+      mix.row(t)[j] = j == 0 ? 1.0f : 0.0f;
+    }
+  }
+}
+
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out) {
   const int64_t n = out.pre.cols;

@@ -31,6 +31,11 @@ struct HcCoefficients {
   View<float> comb;
 };
 
+/// Begins: every stream of x is y, and the first collapse takes the first stream alone:
+/// x[t,j,:] = y[t,:], mix[t,:] = 1, 0, 0, ...   y: [tokens, hidden], which may be x's first
+/// columns; x: [tokens, hc_mult * hidden]; mix: [tokens, hc_mult].
+void hc_begin(const Exec& exec, View<const float> y, View<float> x, View<float> mix);
+
 /// With m = fn . X / sqrt(mean(X^2) + norm_eps), H = hc_mult:
 ///   pre[i]     = sigmoid(m[i] * scale[0] + base[i]) + hc_eps
 ///   post[i]    = 2 sigmoid(m[H+i] * scale[1] + base[H+i])

@@ -21,10 +21,16 @@ void exl3_reconstruct_inner(const Exec&, const exl3::MatrixView&, uint16_t*) {
 void embed(const Exec&, const LinearWeight&, std::span<const int32_t>, View<float>) {
   refuse("embed");
 }
+void count_up(const Exec&, int64_t, int64_t, std::span<int64_t>) { refuse("count_up"); }
+void visible_groups(const Exec&, int64_t, int64_t, std::span<int64_t>) { refuse("visible_groups"); }
+void rope_angles(const Exec&, std::span<const int64_t>, std::span<const float>, View<float>) {
+  refuse("rope_angles");
+}
 void rope(const Exec&, View<float>, int64_t, View<const float>, bool) { refuse("rope"); }
 void pack_kv_rows(const Exec&, View<const float>, const KvRows&) { refuse("pack_kv_rows"); }
 void unpack_kv_rows(const Exec&, const ConstKvRows&, View<float>) { refuse("unpack_kv_rows"); }
 void fake_quantise(const Exec&, KvFormat, int64_t, View<float>) { refuse("fake_quantise"); }
+void hc_begin(const Exec&, View<const float>, View<float>, View<float>) { refuse("hc_begin"); }
 void hc_coefficients(const Exec&, View<const float>, const HcSite&, const HcCoefficients&) {
   refuse("hc_coefficients");
 }
@@ -70,6 +76,13 @@ std::vector<std::byte> routed_experts_table(std::span<const exl3::ExpertView>, i
 void routed_experts_add(const Exec&, const RoutedExperts&, View<const float>, View<const int32_t>,
                         View<const float>, View<float>) {
   refuse("routed_experts_add");
+}
+std::vector<std::byte> plain_experts_table(std::span<const PlainExpert>) {
+  refuse("plain_experts_table");
+}
+void plain_experts_add(const Exec&, const RoutedExperts&, View<const float>, View<const int32_t>,
+                       View<const float>, View<float>) {
+  refuse("plain_experts_add");
 }
 int64_t routed_experts_scratch_bytes(const RoutedExperts&, int64_t, int64_t) {
   refuse("routed_experts_scratch_bytes");

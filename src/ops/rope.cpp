@@ -35,10 +35,11 @@ std::vector<float> rope_frequencies(double theta, int64_t rotary_dim, const Yarn
   return frequencies;
 }
 
-void rope_angles(std::span<const int64_t> positions, std::span<const float> frequencies,
-                 View<float> out) {
+void rope_angles(const Exec& exec, std::span<const int64_t> positions,
+                 std::span<const float> frequencies, View<float> out) {
   require(out.rows == int64_t(positions.size()) && out.cols == 2 * int64_t(frequencies.size()),
           ErrorCode::kInvalidArgument, "rope_angles: out must be [positions, 2 * frequencies]");
+  if (exec.backend == Backend::kCuda) return cuda::rope_angles(exec, positions, frequencies, out);
   for (int64_t t = 0; t < out.rows; ++t) {
     for (size_t i = 0; i < frequencies.size(); ++i) {
       const float angle = float(positions[size_t(t)]) * frequencies[i];

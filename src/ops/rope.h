@@ -30,8 +30,8 @@ std::vector<float> rope_frequencies(double theta, int64_t rotary_dim,
 
 /// out[t, :] = cos(a[0]), sin(a[0]), cos(a[1]), sin(a[1]), ...   a[i] = fp32(positions[t]) * f[i]
 /// out: [tokens, 2 * frequencies.size()] f32.
-void rope_angles(std::span<const int64_t> positions, std::span<const float> frequencies,
-                 View<float> out);
+void rope_angles(const Exec& exec, std::span<const int64_t> positions,
+                 std::span<const float> frequencies, View<float> out);
 
 /// Rotates in place each run of `dim` columns of every row: with n = angles.cols, the pair of
 /// channels (dim - n + 2i, dim - n + 2i + 1) = (e, o) becomes (e cos - o sin, e sin + o cos).

@@ -38,7 +38,7 @@ ServingPlan plan_serving(const model::ModelConfig& config, const ServingNeeds& n
                          const HostMemory& memory) {
   const model::BytesByTokens slot = slot_bytes(config);
   const model::BytesByTokens workspace = workspace_bytes(config, needs);
-  const int64_t others = kProgramBytes + needs.weight_bytes + needs.prefix_cache_bytes;
+  const int64_t others = needs.program_bytes + needs.weight_bytes + needs.prefix_cache_bytes;
   ServingPlan plan;
   plan.slot_bytes = slot.at(needs.context_length);
   plan.workspace_bytes = workspace.at(needs.context_length);
@@ -60,7 +60,7 @@ void require_fit(const ServingPlan& plan, const ServingNeeds& needs, const HostM
       ", prefix cache " + mib(needs.prefix_cache_bytes) + ", " + std::to_string(needs.num_slots) +
       (needs.num_slots == 1 ? " sequence of " : " sequences of ") +
       std::to_string(needs.context_length) + " tokens " + mib(plan.slot_bytes * needs.num_slots) +
-      ", workspace " + mib(plan.workspace_bytes) + ", program " + mib(kProgramBytes) +
+      ", workspace " + mib(plan.workspace_bytes) + ", program " + mib(needs.program_bytes) +
       "), and there are " + mib(memory.usable_bytes) + " (" + memory.limited_by + ")";
   if (plan.largest_context_length > 0)
     message += "; " + std::string(needs.context_flag) + ' ' +

@@ -10,9 +10,14 @@
 
 namespace onecard::plan {
 
+/// The program itself: code, tokenizer, buffers of connections. Measured on the demo model and
+/// rounded up.
+constexpr int64_t kProgramBytes = int64_t{64} << 20;
+
 struct ServingNeeds {
   int64_t weight_bytes = 0;  // without the n-gram tables, which stay on disk
   int64_t prefix_cache_bytes = 0;
+  int64_t program_bytes = kProgramBytes;  // on a device: the ops' scratch
   int num_slots = 1;
   int64_t context_length = 0;  // of every slot
   int64_t prefill_rows = 1;    // of the workspace that prompts are read with
@@ -29,10 +34,6 @@ struct ServingPlan {
   int64_t largest_context_length = 0;  // that fits with the same number of slots; 0: none
   bool fits = false;
 };
-
-/// The program itself: code, tokenizer, buffers of connections. Measured on the demo model and
-/// rounded up.
-constexpr int64_t kProgramBytes = int64_t{64} << 20;
 
 ServingPlan plan_serving(const model::ModelConfig& config, const ServingNeeds& needs,
                          const HostMemory& memory);

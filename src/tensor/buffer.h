@@ -1,13 +1,13 @@
-// Owned memory of a fixed size, aligned to 64 bytes, in host RAM. Move-only.
+// Owned memory of a fixed size, aligned to 64 bytes, in a named kind of memory. Move-only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <span>
+#include <type_traits>
 
+#include "device/memory.h"
 #include "tensor/view.h"
 
 namespace onecard {
@@ -17,13 +17,11 @@ class Buffer {
  public:
   Buffer() = default;
   /// `size` elements, zeroed; 64 readable bytes follow the last one, so that wide loads may run
-  /// over the end.
-  explicit Buffer(int64_t size) : size_(size) {
-    const size_t bytes = (size_t(size) * sizeof(T) + 64 + 63) / 64 * 64;
-    data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
-    if (!data_) throw std::bad_alloc();
-    __builtin_memset(static_cast<void*>(data_.get()), 0, bytes);
-  }
+  /// over the end. The host may touch elements of host memory only.
+  explicit Buffer(int64_t size, Memory memory = Memory::kHost)
+      : data_(static_cast<T*>(allocate_memory(memory, size_t(size) * sizeof(T) + 64)),
+              Free{memory}),
+        size_(size) {}
 
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
@@ -39,7 +37,8 @@ class Buffer {
  private:
   static_assert(std::is_trivially_copyable_v<T>);
   struct Free {
-    void operator()(T* data) const { std::free(data); }
+    Memory memory = Memory::kHost;
+    void operator()(T* data) const { free_memory(memory, data); }
   };
   std::unique_ptr<T, Free> data_;
   int64_t size_ = 0;

@@ -48,7 +48,7 @@ TEST_F(CudaOps, RopeBothWays) {
   const std::vector<float> x = random_values(rows * dim * vectors, 1);
   std::vector<float> angles(rows * rotated);
   const std::vector<int64_t> positions{0, 17, 262143};
-  rope_angles(positions, rope_frequencies(10000, rotated), {angles.data(), rows, rotated});
+  rope_angles({}, positions, rope_frequencies(10000, rotated), {angles.data(), rows, rotated});
   for (const bool inverse : {false, true}) {
     std::vector<float> want = x;
     rope({}, {want.data(), rows, dim * vectors}, dim, {angles.data(), rows, rotated}, inverse);

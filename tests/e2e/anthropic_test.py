@@ -19,7 +19,9 @@ def of_type(message, kind):
     return [block for block in message.content if block.type == kind]
 
 
-class Anthropic(harness.ClientCase):
+class Anthropic(harness.ServerCase):
+    flags = ("--api-key", "secret")
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

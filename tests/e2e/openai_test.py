@@ -20,7 +20,9 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 RESULT = '{"city":"Paris","temp_c":31,"sky":"overcast"}'
 
 
-class OpenAi(harness.ClientCase):
+class OpenAi(harness.ServerCase):
+    flags = ("--api-key", "secret")
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "device/cuda_device.h"
 #include "engine/decode_step.h"
 #include "engine/prefill_pass.h"
 #include "model/model.h"
@@ -23,6 +24,7 @@ struct RunOptions {
   std::vector<int64_t> chunks = {};  // empty: the whole prompt at once
   model::Observer* observer = nullptr;
   int64_t max_rollback_tokens = 0;
+  const CudaDevice* device = nullptr;  // null: the CPU
 };
 
 /// One sequence and what it takes to run it.
@@ -33,15 +35,19 @@ class Runner {
         options_(options),
         pool_(options.threads),
         state_(model.config(), {.capacity_tokens = capacity_tokens,
-                                .max_rollback_tokens = options.max_rollback_tokens}),
+                                .max_rollback_tokens = options.max_rollback_tokens,
+                                .backend = model.backend()}),
         workspace_(
             model.config(),
             engine::PrefillPass::workspace_rows(model.config(), options.mode, capacity_tokens),
-            capacity_tokens),
-        tail_(model.config(), options.mode),
+            capacity_tokens, model.backend()),
+        tail_(model.config(), options.mode, model.backend()),
         step_(model, 4, capacity_tokens) {}
 
-  Exec exec() { return {.isa = options_.isa, .pool = &pool_}; }
+  Exec exec() {
+    if (options_.device != nullptr) return options_.device->exec();
+    return {.isa = options_.isa, .pool = &pool_};
+  }
   model::SequenceState& state() { return state_; }
 
   /// Logits of every token of a FULL prefill, else of the last.
@@ -55,11 +61,11 @@ class Runner {
       const bool last = begin + size_t(chunk) == tokens.size();
       const int64_t due = full ? chunk : last ? 1 : 0;
       Row logits(size_t(due * model_.vocab_size()));
-      engine::PrefillPass pass(model_, workspace_, state_, tail_,
+      engine::PrefillPass pass(exec(), model_, workspace_, state_, tail_,
                                tokens.subspan(begin, size_t(chunk)),
                                {options_.mode, last, full, options_.observer},
                                View<float>(logits.data(), due, model_.vocab_size()));
-      while (!pass.run_layer(exec())) {
+      while (!pass.run_layer()) {
       }
       for (int64_t t = 0; t < due; ++t)
         all.emplace_back(logits.begin() + t * model_.vocab_size(),

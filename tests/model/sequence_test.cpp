@@ -96,11 +96,11 @@ TEST(PrefillPass, DecodeStepsOfOthersBetweenItsLayersChangeNothing) {
   engine::EncoderTail tail(model->config(), PrefillMode::kExact);
   Row logits(static_cast<size_t>(model->vocab_size()));
   const std::vector<int32_t> prompt = tokens(30, 11);
-  engine::PrefillPass pass(*model, workspace, state, tail, prompt, {},
+  engine::PrefillPass pass({}, *model, workspace, state, tail, prompt, {},
                            View<float>(logits.data(), 1, model->vocab_size()));
   int layers = 0;
   EXPECT_EQ(pass.num_layers_left(), 10);
-  while (!pass.run_layer({})) {
+  while (!pass.run_layer()) {
     ++layers;
     EXPECT_EQ(pass.num_layers_left(), 10 - layers);
     other.decode(int32_t(layers));

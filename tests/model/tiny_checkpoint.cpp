@@ -18,11 +18,11 @@ struct TinyModel::Directory {
   TempDir dir;
 };
 
-TinyModel::TinyModel(const std::string& text_config_json)
+TinyModel::TinyModel(const std::string& text_config_json, Backend backend)
     : directory_(std::make_unique<Directory>()) {
   write_tiny_checkpoint(directory(), text_config_json);
-  model_ =
-      model::Model::load(io::Checkpoint::open(directory()), model::load_model_config(directory()));
+  model_ = model::Model::load(io::Checkpoint::open(directory()),
+                              model::load_model_config(directory()), {.backend = backend});
 }
 TinyModel::~TinyModel() = default;
 TinyModel::TinyModel(TinyModel&&) noexcept = default;

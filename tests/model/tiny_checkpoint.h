@@ -17,7 +17,7 @@ void write_tiny_checkpoint(const std::string& directory, const std::string& text
 /// Written, loaded, and the directory removed with the object.
 class TinyModel {
  public:
-  explicit TinyModel(const std::string& text_config_json);
+  explicit TinyModel(const std::string& text_config_json, Backend backend = Backend::kCpu);
   ~TinyModel();
   TinyModel(TinyModel&&) noexcept;
 

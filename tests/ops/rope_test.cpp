@@ -48,7 +48,7 @@ TEST(Rope, AnglesAreF32Products) {
   const std::vector<float> frequencies{1.0f, 0.687656045f};
   const std::vector<int64_t> positions{0, 100003};
   std::vector<float> out(8);
-  rope_angles(positions, frequencies, View<float>(out.data(), 2, 4));
+  rope_angles({}, positions, frequencies, View<float>(out.data(), 2, 4));
   EXPECT_EQ(out[0], 1);
   EXPECT_EQ(out[1], 0);
   const float angle = 100003.0f * 0.687656045f;
@@ -63,7 +63,7 @@ TEST(Rope, IsasAgreeForAnyNumberOfPairs) {
     std::vector<float> frequencies;
     for (int64_t i = 0; i < pairs; ++i) frequencies.push_back(1.0f / float(i + 1));
     angles.resize(size_t(3 * 2 * pairs));
-    rope_angles(positions, frequencies, View<float>(angles.data(), 3, 2 * pairs));
+    rope_angles({}, positions, frequencies, View<float>(angles.data(), 3, 2 * pairs));
     const int64_t dim = 2 * pairs + 3;
     std::vector<float> x;
     for (int64_t i = 0; i < 3 * 2 * dim; ++i) x.push_back(float(i * 29 % 31) / 16 - 1);

@@ -177,7 +177,24 @@ __global__ __launch_bounds__(kThreads) void hc_expand_kernel(View<const float> y
   }
 }
 
+// One thread an element of y; nothing is read that another thread writes.
+__global__ void hc_begin_kernel(View<const float> y, View<float> x, View<float> mix) {
+  const int64_t idx = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (idx >= y.rows * y.cols) return;
+  const int64_t row = idx / y.cols, c = idx % y.cols;
+  const float value = y.row(row)[c];
+  for (int64_t j = 0; j < mix.cols; ++j) x.row(row)[j * y.cols + c] = value;
+  if (c == 0)
+    for (int64_t j = 0; j < mix.cols; ++j) mix.row(row)[j] = j == 0 ? 1.0f : 0.0f;
+}
+
 }  // namespace
+
+void hc_begin(const Exec& exec, View<const float> y, View<float> x, View<float> mix) {
+  const int64_t count = y.rows * y.cols;
+  launch(exec, dim3(unsigned((count + kThreads - 1) / kThreads)), dim3(kThreads), 0,
+         hc_begin_kernel, y, x, mix);
+}
 
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out) {

@@ -27,12 +27,18 @@ void exl3_reconstruct_inner(const Exec& exec, const exl3::MatrixView& matrix, ui
 
 void embed(const Exec& exec, const LinearWeight& table, std::span<const int32_t> token_ids,
            View<float> out);
+void count_up(const Exec& exec, int64_t first, int64_t step, std::span<int64_t> out);
+void visible_groups(const Exec& exec, int64_t first_position, int64_t ratio,
+                    std::span<int64_t> out);
+void rope_angles(const Exec& exec, std::span<const int64_t> positions,
+                 std::span<const float> frequencies, View<float> out);
 void rope(const Exec& exec, View<float> x, int64_t dim, View<const float> angles, bool inverse);
 
 void pack_kv_rows(const Exec& exec, View<const float> x, const KvRows& out);
 void unpack_kv_rows(const Exec& exec, const ConstKvRows& rows, View<float> out);
 void fake_quantise(const Exec& exec, KvFormat format, int64_t dim, View<float> x);
 
+void hc_begin(const Exec& exec, View<const float> y, View<float> x, View<float> mix);
 void hc_coefficients(const Exec& exec, View<const float> x, const HcSite& site,
                      const HcCoefficients& out);
 void hc_collapse_norm(const Exec& exec, View<const float> x, View<const float> mix,
@@ -67,6 +73,9 @@ std::vector<std::byte> routed_experts_table(std::span<const exl3::ExpertView> ex
                                             int& instance);
 void routed_experts_add(const Exec& exec, const RoutedExperts& experts, View<const float> x,
                         View<const int32_t> expert_ids, View<const float> weights, View<float> out);
+std::vector<std::byte> plain_experts_table(std::span<const PlainExpert> experts);
+void plain_experts_add(const Exec& exec, const RoutedExperts& experts, View<const float> x,
+                       View<const int32_t> expert_ids, View<const float> weights, View<float> out);
 int64_t routed_experts_scratch_bytes(const RoutedExperts& experts, int64_t tokens,
                                      int64_t experts_per_token);
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "ops/cuda/block_sum.cuh"
+#include "ops/cuda/dense_weight.cuh"
 #include "ops/cuda/exl3_linear.h"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/number_formats.cuh"
 #include "ops/linear.h"
 
 namespace onecard::ops::cuda {
@@ -17,32 +17,6 @@ constexpr int kFewThreads = 128;
 constexpr int kTile = 64;       // rows and outputs of a thread block
 constexpr int kTileDepth = 16;  // inputs of a step
 constexpr int kTileThreads = 256;
-
-struct DenseWeight {
-  const void* data;
-  const uint8_t* scales;
-  int64_t in;
-  int64_t out;
-};
-
-template <Format kFormat>
-__device__ float weight_value(const DenseWeight& w, int64_t o, int64_t i) {
-  const int64_t at = o * w.in + i;
-  if constexpr (kFormat == Format::kF32) {
-    return static_cast<const float*>(w.data)[at];
-  } else if constexpr (kFormat == Format::kF16) {
-    return f16_to_f32(static_cast<const uint16_t*>(w.data)[at]);
-  } else if constexpr (kFormat == Format::kBf16) {
-    return bf16_to_f32(static_cast<const uint16_t*>(w.data)[at]);
-  } else if constexpr (kFormat == Format::kFp8Block32) {
-    return e4m3_to_f32(static_cast<const uint8_t*>(w.data)[at]) *
-           e8m0_to_f32(w.scales[o / 32 * ((w.in + 31) / 32) + i / 32]);
-  } else {
-    const uint8_t pair = static_cast<const uint8_t*>(w.data)[at / 2];
-    return e2m1_to_f32(i % 2 == 0 ? pair & 15 : pair >> 4) *
-           e8m0_to_f32(w.scales[o * ((w.in + 31) / 32) + i / 32]);
-  }
-}
 
 // One thread block an output, all rows.
 template <Format kFormat>
@@ -103,7 +77,7 @@ __global__ __launch_bounds__(kTileThreads) void dense_many_kernel(View<const flo
 
 template <Format kFormat>
 void dense(const Exec& exec, View<const float> x, const LinearWeight& weight, View<float> out) {
-  const DenseWeight w{weight.data, weight.scales, weight.in_features, weight.out_features};
+  const DenseWeight w = dense_weight(weight);
   if (x.rows <= kFewRows)
     return launch(exec, dim3(unsigned(w.out)), dim3(kFewThreads), 0, dense_few_kernel<kFormat>, x,
                   w, out);

@@ -22,6 +22,28 @@ __global__ void rms_norm_kernel(View<const float> x, const float* w, float eps, 
     out.row(blockIdx.x)[c] = in[c] * scale * w[c];
 }
 
+__global__ void count_up_kernel(int64_t first, int64_t step, int64_t count, int64_t* out) {
+  const int64_t idx = thread_idx();
+  if (idx < count) out[idx] = first + idx * step;
+}
+
+__global__ void visible_groups_kernel(int64_t first_position, int64_t ratio, int64_t count,
+                                      int64_t* out) {
+  const int64_t idx = thread_idx();
+  if (idx < count) out[idx] = (first_position + idx + 1) / ratio;
+}
+
+// In f64 as on the host: a last bit of a large angle would turn a whole pair.
+__global__ void rope_angles_kernel(const int64_t* positions, const float* frequencies,
+                                   View<float> out) {
+  const int64_t pairs = out.cols / 2, idx = thread_idx();
+  if (idx >= out.rows * pairs) return;
+  const int64_t row = idx / pairs, pair = idx % pairs;
+  const float angle = __fmul_rn(float(positions[row]), frequencies[pair]);
+  out.row(row)[2 * pair] = float(cos(double(angle)));
+  out.row(row)[2 * pair + 1] = float(sin(double(angle)));
+}
+
 __global__ void rope_kernel(View<float> x, int64_t dim, View<const float> angles, float sign) {
   const int64_t pairs = angles.cols / 2, vectors = x.cols / dim;
   const int64_t idx = thread_idx();
@@ -105,6 +127,25 @@ __global__ void engram_gate_kernel(View<const float> key_val, const float* qk, f
 void rms_norm(const Exec& exec, View<const float> x, std::span<const float> w, float eps,
               View<float> out) {
   launch(exec, dim3(unsigned(x.rows)), dim3(kThreads), 0, rms_norm_kernel, x, w.data(), eps, out);
+}
+
+void count_up(const Exec& exec, int64_t first, int64_t step, std::span<int64_t> out) {
+  const auto count = int64_t(out.size());
+  launch(exec, dim3(blocks_for(count)), dim3(kThreads), 0, count_up_kernel, first, step, count,
+         out.data());
+}
+
+void visible_groups(const Exec& exec, int64_t first_position, int64_t ratio,
+                    std::span<int64_t> out) {
+  const auto count = int64_t(out.size());
+  launch(exec, dim3(blocks_for(count)), dim3(kThreads), 0, visible_groups_kernel, first_position,
+         ratio, count, out.data());
+}
+
+void rope_angles(const Exec& exec, std::span<const int64_t> positions,
+                 std::span<const float> frequencies, View<float> out) {
+  launch(exec, dim3(blocks_for(out.rows * (out.cols / 2))), dim3(kThreads), 0, rope_angles_kernel,
+         positions.data(), frequencies.data(), out);
 }
 
 void rope(const Exec& exec, View<float> x, int64_t dim, View<const float> angles, bool inverse) {

@@ -311,6 +311,8 @@ cudaError_t cudaFree(void* data) {
   std::free(data);
   return cudaSuccess;
 }
+cudaError_t cudaMallocHost(void** data, size_t bytes) { return cudaMalloc(data, bytes); }
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new EmulatedStream;
   return cudaSuccess;
