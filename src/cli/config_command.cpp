@@ -163,7 +163,8 @@ void add_config(CLI::App& app, Commands& commands) {
   onecard config --json | python3 -m json.tool
 
 It takes the flags of "onecard serve", reads the same environment, loads no weights and listens to
-nothing. Exit code: 0 the server would accept these settings, 2 it would not.)");
+nothing. Whether there is enough memory is asked when the server starts. Exit code: 0 the server
+would accept these settings, 2 it would not.)");
   add_flags(*command, *flags);
   command->callback([&app, &commands, command, flags] {
     commands.selected = [&app, &commands, command, flags] {

@@ -25,10 +25,8 @@ WEATHER = "What's the weather in Paris right now? Use the tool."
 PRODUCT = "What is 731 * 48? Use the calculator."
 
 
-class Loop(harness.ServerCase):
+class Loop(harness.ClientCase):
     """The tools that the agents are given, and what they were asked."""
-
-    flags = ("--api-key", "secret")
 
     def setUp(self):
         self.asked = []

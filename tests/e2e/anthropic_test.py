@@ -19,9 +19,7 @@ def of_type(message, kind):
     return [block for block in message.content if block.type == kind]
 
 
-class Anthropic(harness.ServerCase):
-    flags = ("--api-key", "secret")
-
+class Anthropic(harness.ClientCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

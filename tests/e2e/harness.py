@@ -5,6 +5,7 @@ polls a condition and fails with what it saw after PATIENCE seconds.
 """
 
 import argparse
+import atexit
 import http.client
 import json
 import os
@@ -68,6 +69,9 @@ class Server:
     def num_descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def resident_kib(self):
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{self.process.pid}/status").read_text()).group(1))
+
     # One request on a connection of its own.
 
     def request(self, method, path, body=None, headers=None):
@@ -113,6 +117,16 @@ class Server:
 
     def wait_until_idle(self):
         wait_until(lambda: self.num_running() + self.num_waiting() == 0, "no request is left")
+
+
+def refusal(*flags, group=None):
+    """What a server says that ends instead of getting ready."""
+    try:
+        server = Server(*flags, group=group)
+    except AssertionError as ended:
+        return str(ended)
+    server.close()
+    raise AssertionError("the server was not refused:\n" + server.log())
 
 
 class MemoryGroup:
@@ -179,8 +193,23 @@ class ServerCase(unittest.TestCase):
         cls.addClassCleanup(cls.server.close)
 
 
+class ClientCase(unittest.TestCase):
+    """Cases of client packages: all of a process share one server, which wants the key `secret`."""
+
+    server = None
+
+    @classmethod
+    def setUpClass(cls):
+        if ClientCase.server is None:
+            ClientCase.server = Server("--api-key", "secret")
+            atexit.register(ClientCase.server.close)
+
+
 class LastingServerCase(ServerCase):
     """Whatever a case does, the next ordinary request is answered, by the same process."""
+
+    def setUp(self):
+        self.server.wait_until_idle()  # an answer can be here before the counters know that it has ended
 
     def tearDown(self):
         self.server.wait_until_idle()

@@ -20,9 +20,7 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 RESULT = '{"city":"Paris","temp_c":31,"sky":"overcast"}'
 
 
-class OpenAi(harness.ServerCase):
-    flags = ("--api-key", "secret")
-
+class OpenAi(harness.ClientCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

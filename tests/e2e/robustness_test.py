@@ -21,10 +21,6 @@ class WarmServerCase(LastingServerCase):
         cls.server.chat("Hello", max_tokens=2)
 
 
-def resident_kib(server):
-    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text()).group(1))
-
-
 async def http_request(port, head, body=b"", pause=None):
     """The answer's status and bytes, or 0 when the connection ends without one. `pause`: awaited before the body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -50,9 +46,15 @@ def post_head(path, length, *headers):
 
 
 class ManyConnections(WarmServerCase):
-    flags = ("--max-num-seqs", "4", "--max-queued-requests", "60")
+    flags = ("--max-num-seqs", "4", "--max-queued-requests", "60", "--prefix-cache-mib", "0")
 
     def test_five_hundred_connections_share_four_slots(self):
+        self.connect_and_ask()
+        before = self.server.resident_kib()
+        self.connect_and_ask()
+        self.assertLess(self.server.resident_kib() - before, 16 << 10, "KiB more than after the first round")
+
+    def connect_and_ask(self):
         descriptors = self.server.num_descriptors()
         body = json.dumps(chat_body("Hi", max_tokens=2)).encode()
 
@@ -151,10 +153,10 @@ class HugeRequests(WarmServerCase):
         expected = [431, 431, 413, 413, 413, 400, 400, 400, 400, 400]
         for _ in range(2):
             self.assertEqual(self.throw(), expected)
-        before = resident_kib(self.server)
+        before = self.server.resident_kib()
         for _ in range(4):
             self.throw()
-        self.assertLess(resident_kib(self.server) - before, 16 << 10, "KiB more than after the first rounds")
+        self.assertLess(self.server.resident_kib() - before, 16 << 10, "KiB more than after the first rounds")
         wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
@@ -256,13 +258,9 @@ class MemoryLimit(unittest.TestCase):
         needed = int(re.search(r"event=plan needed_mib=(\d+)", server.log()).group(1))
         server.close()
 
-        refused = subprocess.run([harness.args.program, "serve", "--model", harness.args.model, "--port", "0", *self.flags,
-                                  "--host-limit-mib", str(needed * 9 // 10)], capture_output=True, text=True,
-                                 timeout=harness.PATIENCE, check=False)
-        self.assertNotEqual(refused.returncode, 0)
-        self.assertRegex(refused.stderr, r"memory: \d+ MiB are needed .* and there are \d+ MiB \(--host-limit-mib\); "
-                                         r"--max-model-len \d+ would fit")
-        self.assertNotIn("event=ready", refused.stderr)
+        said = harness.refusal(*self.flags, "--host-limit-mib", str(needed * 9 // 10))
+        self.assertIn("the server ended with 1:", said)
+        self.assertRegex(said, r"memory: \d+ MiB are needed .* and there are \d+ MiB \(--host-limit-mib\); --max-model-len \d+ would fit")
 
         limit = needed * 21 // 20 + 1
         server = Server(*self.flags, "--host-limit-mib", str(limit))
@@ -283,7 +281,7 @@ class ControlGroup(unittest.TestCase):
         token_file = pathlib.Path(harness.args.work) / "group-tokens.txt"
         token_file.write_text(tokens)
         slots = ["--max-num-seqs", "8", "--prefix-cache-mib", "8"]
-        return {"serve": [*model, "--port", "0", *slots],
+        return {"serve": slots,
                 "chat": [*model, "--message", "Hi", "--max-tokens", "3", *slots],
                 "logits": [*model, "--tokens", tokens, "--positions", "all"],
                 "compare": [harness.args.model, harness.args.model, "--tokens-file", str(token_file)]}
@@ -295,16 +293,20 @@ class ControlGroup(unittest.TestCase):
     def refused(self, command, limit_mib):
         """MiB that are needed, of a run that has to be refused."""
         with harness.MemoryGroup(limit_mib) as group:
-            done = self.run_in(group, command)
-        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
-        said = [line for line in done.stderr.splitlines() if " level=info " not in line]
-        self.assertEqual(len(said), 1, done.stderr)
+            if command == "serve":
+                ended, _, text = harness.refusal(*self.commands()[command], group=group).partition("\n")
+                self.assertEqual(ended, "the server ended with 1:")
+            else:
+                done = self.run_in(group, command)
+                self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                text = done.stderr
+        said = [line for line in text.splitlines() if " level=info " not in line]
+        self.assertEqual(len(said), 1, text)
         match = re.fullmatch(r"onecard: memory: (\d+) MiB are needed \(weights .*\), and there are (\d+) MiB \((.*)\); "
                              r"(.+ \d+|no context length) would fit", said[0])
         self.assertTrue(match, said)
         self.assertLessEqual(int(match.group(2)), limit_mib)
         self.assertEqual(match.group(3), str(group.limit_path))
-        self.assertNotIn("event=ready", done.stderr)
         return int(match.group(1))
 
     def test_what_does_not_fit_is_refused_and_what_fits_runs(self):
@@ -320,7 +322,7 @@ class ControlGroup(unittest.TestCase):
                         self.assertEqual(done.returncode, 0, done.stderr)
 
     def check_full_server(self, group):
-        server = Server(*self.commands()["serve"][4:], group=group)
+        server = Server(*self.commands()["serve"], group=group)
         try:
             prompt = server.post("/tokenize", {"prompt": "fox " * 1200})[1]["tokens"]
             for _ in range(2):

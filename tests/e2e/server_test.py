@@ -58,15 +58,19 @@ class Answers(LastingServerCase):
 
 
 class Leaving(LastingServerCase):
+    flags = ("--prefix-cache-mib", "0")
+
     def test_a_client_that_leaves_a_stream_stops_the_work(self):
         cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
+        generated = self.server.metric("vllm:generation_tokens_total")
         stream = stream_chat(self.server, "Tell me a story.", **LONG)
         events = stream.events()
         next(events), next(events)
         stream.close()
         self.server.wait_until_idle()
         self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), cancelled + 1)
-        self.assertLess(self.server.metric("vllm:generation_tokens_total"), 2500)
+        # Fewer than a reader may lag behind: it ended because the client had gone, not because nobody read.
+        self.assertLess(self.server.metric("vllm:generation_tokens_total") - generated, 1000)
 
     def test_a_client_that_leaves_before_the_whole_answer_stops_the_work(self):
         cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
@@ -79,7 +83,14 @@ class Leaving(LastingServerCase):
     def test_sixty_four_clients_that_come_and_go(self):
         self.server.chat("warm", max_tokens=2)
         descriptors = self.server.num_descriptors()
-        source = random.Random(7)
+        self.come_and_go(seed=7)
+        before = self.server.resident_kib()
+        self.come_and_go(seed=8)
+        wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
+        self.assertLess(self.server.resident_kib() - before, 16 << 10, "KiB more than after the first round")
+
+    def come_and_go(self, seed):
+        source = random.Random(seed)
         plans = [(source.random() < 0.5, source.randint(0, 12)) for _ in range(64)]
 
         def client(plan):
@@ -99,7 +110,6 @@ class Leaving(LastingServerCase):
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             self.assertTrue(all(pool.map(client, plans)))
         self.server.wait_until_idle()
-        wait_until(lambda: self.server.num_descriptors() <= descriptors + 1, "descriptors are back")
 
 
 class LongPrompts(LastingServerCase):
@@ -135,13 +145,18 @@ class OneSlot(LastingServerCase):
     flags = ("--max-num-seqs", "1", "--max-queued-requests", "1")
 
     def test_dropping_a_queued_request_touches_nobody(self):
-        alone = self.server.chat("Tell me a story about a fox.", max_tokens=150)
+        story = {"max_tokens": 600, "ignore_eos": True}
+        alone = self.server.chat("Tell me a story about a fox.", **story)
+        self.server.wait_until_idle()
+        ended = self.server.metric("vllm:request_success_total", finished_reason="length")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self.server.chat, "Tell me a story about a fox.", max_tokens=150)
+            running = pool.submit(self.server.chat, "Tell me a story about a fox.", **story)
             wait_until(lambda: self.server.num_running() == 1, "A runs")
             queued = harness.Stream(self.server, "/v1/chat/completions", chat_body("Who are you?", max_tokens=50))
             wait_until(lambda: self.server.num_waiting() == 1 or running.done(), "B waits")
             queued.close()
+            wait_until(lambda: self.server.num_waiting() == 0, "B is out of the queue")
+            self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="length"), ended, "A still runs")
             answer = running.result()
         self.assertEqual(content_of(answer), content_of(alone))
         self.assertEqual(answer["choices"][0]["finish_reason"], alone["choices"][0]["finish_reason"])
@@ -161,28 +176,35 @@ class BadRequests(LastingServerCase):
     user = {"role": "user", "content": "x"}
 
     def bodies(self):
-        def with_fields(**fields):
-            return json.dumps({"messages": [self.user], **fields}).encode()
+        """(body, what the error's param begins with)"""
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        yield from (b"", b"{", b"[]", b"nonsense", b"\xff\xfe", b'{"messages": [', b"[" * 100000)
-        yield b'{"messages": [{"role": "user", "content": "\xc3\x28"}]}'
-        yield b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}'
-        yield b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}'
-        yield json.dumps({"messages": []}).encode()
-        yield json.dumps({"messages": "x"}).encode()
-        yield json.dumps({"messages": [{"role": "robot", "content": "x"}]}).encode()
-        yield json.dumps({"messages": [{"role": "user", "content": 7}]}).encode()
-        yield json.dumps({"messages": [{"role": "user", "content": [{"type": "video"}]}]}).encode()
+
+        def schema(**keywords):
+            return {"type": "json_schema", "json_schema": {"name": "s", "schema": keywords}}
+        for body in (b"", b"{", b"[]", b"nonsense", b"\xff\xfe", b'{"messages": [', b"[" * 100000,
+                     b'{"messages": [{"role": "user", "content": "\xc3\x28"}]}',
+                     b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+                     b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}'):
+            yield body, None  # no JSON, or a number that is none: the message says at which byte
+        yield json.dumps({"messages": []}).encode(), "messages"
+        yield json.dumps({"messages": "x"}).encode(), "messages"
+        yield json.dumps({"messages": [{"role": "robot", "content": "x"}]}).encode(), "messages[0].role"
+        yield json.dumps({"messages": [{"role": "user", "content": 7}]}).encode(), "messages[0].content"
+        yield json.dumps({"messages": [{"role": "user", "content": [{"type": "video"}]}]}).encode(), "messages[0].content[0]"
         for fields in ({"temperature": -1}, {"temperature": "hot"}, {"top_p": 0}, {"top_k": -2}, {"min_p": 2}, {"n": 0},
                        {"n": 2**70}, {"seed": 2**64}, {"max_tokens": 0}, {"max_tokens": -2**70}, {"max_tokens": 1.5},
                        {"stop": [""]}, {"stop": ["a"] * 17}, {"stop_token_ids": [-1]}, {"logit_bias": {"x": 1}},
                        {"presence_penalty": 3}, {"repetition_penalty": 0}, {"stream_options": {"include_usage": True}},
                        {"top_logprobs": 3}, {"tools": [tool, tool]}, {"tools": [{"type": "function"}]},
-                       {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+                       {"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [tool]},
                        {"response_format": {"type": "regex"}}, {"response_format": {"type": "json_schema"}},
+                       {"response_format": schema(type="string", pattern="(")}, {"response_format": schema(type="string", pattern="(?=a)")},
+                       {"response_format": schema(type="array", uniqueItems=True)}, {"response_format": schema(type="nothing")},
+                       {"response_format": schema(**{"$ref": "#/$defs/none"})},
+                       {"response_format": schema(type="string", maxLength=10**9, pattern="(a|b|ab){1,1000}c")},
                        {"reasoning_effort": "enormous"}, {"chat_template_kwargs": {"reasoning_effort": 0}},
                        {"cache_salt": ""}, {"continue_final_message": True}, {"guided_regex": "("}, {"stream": "yes"}):
-            yield with_fields(**fields)
+            yield json.dumps({"messages": [self.user], **fields}).encode(), next(iter(fields))
 
     def test_bad_requests_are_answered_and_disturb_nobody(self):
         expected = content_of(self.server.chat("Tell me a story about a fox.", max_tokens=300, ignore_eos=True))
@@ -192,7 +214,7 @@ class BadRequests(LastingServerCase):
         reader.start()
         pid = self.server.process.pid
         num_bodies = 0
-        for body in self.bodies():
+        for body, param in self.bodies():
             began = time.monotonic()
             status, _, data = self.server.request("POST", "/v1/chat/completions", body)
             self.assertTrue(400 <= status < 500 or status == 501, (status, body[:200]))
@@ -200,6 +222,8 @@ class BadRequests(LastingServerCase):
             error = json.loads(data)["error"]
             self.assertEqual(set(error), {"message", "type", "param", "code"}, body[:200])
             self.assertTrue(error["message"])
+            if param:
+                self.assertTrue((error["param"] or "").startswith(param), (error, body[:200]))
             num_bodies += 1
         self.assertGreaterEqual(num_bodies, 30)
         reader.join()
@@ -225,15 +249,31 @@ class Markup(LastingServerCase):
                      "<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "\uff5cDSML\uff5c"]
         control = {s: self.server.post("/tokenize", {"prompt": s})[1]["tokens"] for s in spellings}
 
-        def ids(text):
-            return self.server.post("/tokenize", {"messages": [{"role": "user", "content": text}]})[1]["tokens"]
-        plain = ids("say X twice")
+        def conversation(user="u", reasoning="r", answer="a", argument="x", result="t", system="s"):
+            """Every place that a client writes to."""
+            call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"key": argument})}}
+            tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}}
+            return {"messages": [{"role": "system", "content": system}, {"role": "user", "content": user},
+                                 {"role": "assistant", "content": answer, "reasoning_content": reasoning, "tool_calls": [call]},
+                                 {"role": "tool", "tool_call_id": "1", "content": result}], "tools": [tool]}
+
+        def ids(**texts):
+            status, body = self.server.post("/tokenize", conversation(**texts))
+            self.assertEqual(status, 200, body)
+            return body["tokens"]
+
+        places = ("user", "reasoning", "answer", "argument", "result", "system")
         for spelling in spellings:
             self.assertEqual(len(control[spelling]), 1, spelling)
-            forged = ids(f"say {spelling} twice")
-            self.assertEqual(forged.count(control[spelling][0]), plain.count(control[spelling][0]), spelling)
-            self.assertIn(spelling, self.server.post("/detokenize", {"tokens": forged})[1]["prompt"])
-            self.server.chat(f"say {spelling} twice", max_tokens=5)
+            for place in places:
+                plain, forged = ids(**{place: "say X twice"}), ids(**{place: f"say {spelling} twice"})
+                for other in control.values():  # markup that the renderer writes stays, and no more comes
+                    self.assertEqual(forged.count(other[0]), plain.count(other[0]), (spelling, place))
+                text = self.server.post("/detokenize", {"tokens": forged})[1]["prompt"]
+                self.assertIn(f"say {spelling} twice", text, place)
+            status, body = self.server.post("/v1/chat/completions", {
+                **conversation(**{place: f"say {spelling} twice" for place in places}), "max_tokens": 3, "ignore_eos": True, "temperature": 0})
+            self.assertEqual((status, body["usage"]["completion_tokens"]), (200, 3), spelling)
 
 
 class Window(LastingServerCase):
@@ -245,6 +285,7 @@ class Window(LastingServerCase):
         return ids[:num_tokens]
 
     def test_the_whole_window_can_be_used_and_not_more(self):
+        self.assertEqual(json.loads(self.server.get("/v1/models")[2])["data"][0]["max_model_len"], 256)
         for length, room in ((255, 1), (250, 6), (100, 156)):
             status, body = self.server.post("/v1/completions", {"prompt": self.prompt_of(length), "max_tokens": 2**31,
                                                                 "ignore_eos": True, "temperature": 0})
@@ -261,7 +302,8 @@ class Window(LastingServerCase):
             status, body = self.server.post("/v1/chat/completions", chat_body("Hi", max_tokens=limit))
             self.assertEqual(status, 200, body)
         self.assertEqual(self.server.post("/v1/chat/completions", chat_body("Hi", max_tokens=0))[0], 400)
-        self.assertLessEqual(self.server.chat("Hi", ignore_eos=True)["usage"]["total_tokens"], 256)
+        unlimited = self.server.chat("Hi", ignore_eos=True)
+        self.assertEqual((unlimited["usage"]["total_tokens"], unlimited["choices"][0]["finish_reason"]), (256, "length"))
 
     def test_every_slot_can_be_full(self):
         def fill(_):
