@@ -1,5 +1,6 @@
 #include "plan/host_memory.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -48,7 +49,7 @@ struct GroupFiles {
 constexpr GroupFiles kV2 = {"memory.max", "memory.current", "file "};
 constexpr GroupFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache "};
 
-void apply_groups(const fs::path& mount, fs::path group, const GroupFiles& files,
+void apply_groups(const fs::path& mount, fs::path group, const GroupFiles& files, int64_t own_bytes,
                   HostMemory& memory) {
   for (;;) {
     const fs::path directory = mount / group.relative_path();
@@ -57,7 +58,7 @@ void apply_groups(const fs::path& mount, fs::path group, const GroupFiles& files
     if (limit && usage) {
       const int64_t page_cache =
           field(read(directory / "memory.stat").value_or(""), files.page_cache).value_or(0);
-      const int64_t left = *limit - (*usage - page_cache);
+      const int64_t left = std::min(*limit, *limit - (*usage - page_cache) + own_bytes);
       if (left < memory.usable_bytes)
         memory = {left > 0 ? left : 0, (directory / files.limit).string()};
     }
@@ -76,7 +77,10 @@ HostMemory host_memory(const std::string& root) {
   if (!available)
     throw Error(ErrorCode::kIo,
                 "reading " + (base / "proc/meminfo").string() + ": no line MemAvailable");
-  HostMemory memory{*available * 1024, "available memory"};
+  // What this process holds already is charged, and is part of what it plans with.
+  const int64_t own_bytes =
+      1024 * field(read(base / "proc/self/status").value_or(""), "RssAnon:").value_or(0);
+  HostMemory memory{*available * 1024 + own_bytes, "available memory"};
 
   // "0::/a/b" is v2, "4:memory:/a/b" is v1.
   std::istringstream lines(read(base / "proc/self/cgroup").value_or(""));
@@ -87,9 +91,9 @@ HostMemory host_memory(const std::string& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const fs::path group = line.substr(second + 1);
     if (controllers == ",,")
-      apply_groups(base / "sys/fs/cgroup", group, kV2, memory);
+      apply_groups(base / "sys/fs/cgroup", group, kV2, own_bytes, memory);
     else if (controllers.find(",memory,") != std::string::npos)
-      apply_groups(base / "sys/fs/cgroup/memory", group, kV1, memory);
+      apply_groups(base / "sys/fs/cgroup/memory", group, kV1, own_bytes, memory);
   }
   return memory;
 }

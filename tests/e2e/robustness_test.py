@@ -274,7 +274,11 @@ class MemoryLimit(unittest.TestCase):
 
 
 class ControlGroup(unittest.TestCase):
-    """The kernel's own limit, for each command that loads a model: below the plan a sentence, and above it enough."""
+    """The kernel's own limit, for each command that plans: below the plan a sentence, and above it enough."""
+
+    def setUp(self):
+        with harness.MemoryGroup(64):  # or the case is skipped as a whole
+            pass
 
     def commands(self):
         model, tokens = ["--model", harness.args.model], ",".join(["5"] * 600)

@@ -65,6 +65,17 @@ TEST(HostMemory, KnowsTheFirstVersionOfGroups) {
   EXPECT_EQ(machine.memory().usable_bytes, 80 * kMib);
 }
 
+TEST(HostMemory, WhatThisProcessHoldsIsItsOwn) {
+  Machine machine;
+  machine.write("proc/self/status",
+                "VmRSS:\t   9000 kB\nRssAnon:\t    2048 kB\nRssFile:\t 6952 kB\n");
+  EXPECT_EQ(machine.memory().usable_bytes, 1002 * kMib);
+  machine.write("proc/self/cgroup", "0::/box\n");
+  machine.write("sys/fs/cgroup/box/memory.max", std::to_string(100 * kMib));
+  machine.write("sys/fs/cgroup/box/memory.current", std::to_string(10 * kMib));
+  EXPECT_EQ(machine.memory().usable_bytes, 92 * kMib);
+}
+
 TEST(HostMemory, AFullGroupLeavesNothing) {
   Machine machine;
   machine.write("proc/self/cgroup", "0::/\n");
