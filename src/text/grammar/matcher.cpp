@@ -67,9 +67,11 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const T
     : grammar_(std::move(grammar)),
       automaton_(grammar_->automaton()),
       trie_(std::move(trie)),
+      ways_(automaton_.states.size()),
       levels_(static_cast<size_t>(trie_->max_depth()) + 1) {
   push({.length = kUnknownLength});
   frames_.emplace_back();  // kEmptyStack
+  longer_.resize(frames_.size(), 0);
 }
 
 size_t Matcher::FrameHash::operator()(const Frame& frame) const {
@@ -80,33 +82,47 @@ size_t Matcher::FrameHash::operator()(const Frame& frame) const {
 
 uint32_t Matcher::push(const Frame& frame) {
   const auto [found, added] = frame_ids_.try_emplace(frame, static_cast<uint32_t>(frames_.size()));
-  if (added) frames_.push_back(frame);
+  if (added) {
+    frames_.push_back(frame);
+    longer_.push_back(0);
+  }
   return found->second;
 }
 
+// The stack whose counted text has one more character: asked for with every character of the
+// vocabulary, so it is a link and no search.
+uint32_t Matcher::push_longer(uint32_t stack) {
+  if (longer_[stack] == 0) {
+    Frame frame = frames_[stack];
+    ++frame.count;
+    const uint32_t longer = push(frame);
+    longer_[stack] = longer;
+  }
+  return longer_[stack];
+}
+
 // The stack behind a way from one state to another of the same rule: characters of counted texts
-// are counted. Nothing when the text becomes too long, or ends too short.
-std::optional<uint32_t> Matcher::pass(StateId from, StateId to, uint32_t stack) {
+// are counted. kNoStack when the text becomes too long, or ends too short.
+uint32_t Matcher::pass(StateId from, StateId to, uint32_t stack) {
   const Automaton::State& before = automaton_.states[from];
   const Automaton::State& behind = automaton_.states[to];
   if (!before.counted && !behind.counted) return stack;
-  Frame frame = frames_[stack];
+  const Frame& frame = frames_[stack];
   if (is_unknown(frame)) {
     if (!before.counted) return stack;
-    if (!behind.counted) frame.length = kEndedText;
-    if (behind.between) ++frame.count;
-    return push(frame);
+    if (behind.counted) return behind.between ? push_longer(stack) : stack;
+    return push({.length = kEndedText, .count = frame.count + (behind.between ? 1 : 0)});
   }
   const LengthRange& length = automaton_.lengths[frame.length];
   if (!behind.counted) {
-    if (frame.count < length.min) return std::nullopt;
+    if (frame.count < length.min) return kNoStack;
     return push({.return_to = frame.return_to, .parent = frame.parent});
   }
-  if (before.counted && behind.between) ++frame.count;
-  if (uint64_t{frame.count} + behind.to_end > length.max) return std::nullopt;
+  const bool longer = before.counted && behind.between;
+  if (uint64_t{frame.count} + (longer ? 1 : 0) + behind.to_end > length.max) return kNoStack;
   // Where nothing bounds it from above, a count goes no further than it matters.
-  if (length.max == LengthRange().max) frame.count = std::min(frame.count, length.min);
-  return push(frame);
+  if (!longer || (length.max == LengthRange().max && frame.count >= length.min)) return stack;
+  return push_longer(stack);
 }
 
 bool Matcher::see(Position position) {
@@ -144,8 +160,8 @@ void Matcher::expand(Position position, Positions& out) {
     const Automaton::State& state = automaton_.states[at.state];
     if (state.edges_begin != state.edges_end || at.state == kFinalState) out.push_back(at);
     for (uint32_t i = state.jumps_begin; i < state.jumps_end; ++i)
-      if (const auto stack = pass(at.state, automaton_.jumps[i], at.stack))
-        visit({automaton_.jumps[i], *stack});
+      if (const uint32_t stack = pass(at.state, automaton_.jumps[i], at.stack); stack != kNoStack)
+        visit({automaton_.jumps[i], stack});
     for (uint32_t i = state.calls_begin; i < state.calls_end; ++i) {
       // Behind a call that ends its rule nothing waits: what waits is what waited for the rule.
       const Call& call = automaton_.calls[i];
@@ -170,7 +186,7 @@ Positions Matcher::start() {
   return positions;
 }
 
-void Matcher::step(const Positions& from, uint8_t byte, Positions& to) {
+void Matcher::step(std::span<const Position> from, uint8_t byte, Positions& to) {
   to.clear();
   seen_.clear();
   for (const Position& position : from) {
@@ -178,8 +194,8 @@ void Matcher::step(const Positions& from, uint8_t byte, Positions& to) {
     for (uint32_t i = state.edges_begin; i < state.edges_end; ++i) {
       const Edge& edge = automaton_.edges[i];
       if (byte < edge.first || edge.last < byte) continue;
-      if (const auto stack = pass(position.state, edge.target, position.stack))
-        expand({edge.target, *stack}, to);
+      const uint32_t stack = pass(position.state, edge.target, position.stack);
+      if (stack != kNoStack) expand({edge.target, stack}, to);
     }
   }
 }
@@ -217,56 +233,65 @@ void Matcher::walk(uint32_t trie_node, const Positions& from, StateTokens* state
                    TokenSet& tokens) {
   const std::span<const TokenTrie::Node> nodes = trie_->nodes();
   const size_t base_depth = nodes[trie_node].depth;
-  levels_[0] = from;
+  levels_[0].has_only = false;
+  levels_[0].many = from;
+  for (Level& level : levels_) level.counted = nullptr;
   const std::vector<StateId>* ways = nullptr;
   StateId ways_of = kNoWay;
   for (uint32_t i = trie_node + 1; i < nodes[trie_node].subtree_end;) {
     const TokenTrie::Node& node = nodes[i];
     const size_t depth = node.depth - base_depth;
-    const Positions& at = levels_[depth - 1];
-    Positions& to = levels_[depth];
+    const std::span<const Position> at = levels_[depth - 1].positions();
+    Level& to = levels_[depth];
+    to.has_only = false;
     if (at.size() == 1) {
-      if (at[0].state != ways_of) {
-        ways_of = at[0].state;
+      const auto [state, stack] = at[0];
+      if (state != ways_of) {
+        ways_of = state;
         ways = &ways_from(ways_of);
       }
       const StateId way = (*ways)[node.byte];
-      const auto stack = way == kNoWay         ? std::nullopt
-                         : way == kSeveralWays ? std::optional(at[0].stack)
-                                               : pass(ways_of, way, at[0].stack);
-      if (!stack) {
+      if (way == kNoWay) {
         i = node.subtree_end;
         continue;
       }
       if (way != kSeveralWays) {
-        to.assign(1, {way, *stack});
-        add_tokens(node, to, false, state_tokens, tokens);
+        to.only = {way, pass(state, way, stack)};
+        if (to.only.stack == kNoStack) {
+          i = node.subtree_end;
+          continue;
+        }
+        to.has_only = true;
+        add_tokens(node, to, /*returned=*/false, state_tokens, tokens);
         ++i;
         continue;
       }
     }
     returned_.clear();
-    step(at, node.byte, to);
+    step(at, node.byte, to.many);
     for (const uint32_t count : returned_) {
       state_tokens->returns.push_back({i, count});
       state_tokens->max_count = std::max(state_tokens->max_count, count);
     }
     add_tokens(node, to, !returned_.empty(), state_tokens, tokens);
-    i = to.empty() ? node.subtree_end : i + 1;
+    i = to.many.empty() ? node.subtree_end : i + 1;
   }
 }
 
-// The tokens that end in `node`, behind which there are the positions `at`.
-void Matcher::add_tokens(const TokenTrie::Node& node, const Positions& at, bool returned,
+// The tokens that end in `node`, behind which there are the positions of `level`.
+void Matcher::add_tokens(const TokenTrie::Node& node, Level& level, bool returned,
                          StateTokens* state_tokens, TokenSet& tokens) {
   if (node.num_tokens == 0) return;
   const std::span<const int32_t> ids = trie_->tokens_at(node);
   const auto add_counted = [&](bool ended, uint32_t count) {
-    state_tokens->max_count = std::max(state_tokens->max_count, count);
-    state_tokens->counted_tokens.try_emplace({ended, count}, trie_->mask_words())
-        .first->second.add(ids);
+    const StateTokens::Length length{ended, count};
+    if (level.counted == nullptr || level.counted->first != length) {
+      state_tokens->max_count = std::max(state_tokens->max_count, count);
+      level.counted = &*state_tokens->counted_tokens.try_emplace(length, trie_->mask_words()).first;
+    }
+    level.counted->second.add(ids);
   };
-  for (const Position& position : at) {
+  for (const Position& position : level.positions()) {
     const Automaton::State& state = automaton_.states[position.state];
     const Frame& frame = frames_[position.stack];
     const bool ended = frame.length == kEndedText;

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "text/grammar/automaton.h"
@@ -47,7 +47,7 @@ class Matcher {
   const TokenTrie& trie() const { return *trie_; }
   Positions start();
   /// The positions behind `byte`; none when it cannot come next.
-  void step(const Positions& from, uint8_t byte, Positions& to);
+  void step(std::span<const Position> from, uint8_t byte, Positions& to);
   bool is_complete(const Positions& positions) const;
   bool is_free(const Positions& positions) const;
   /// The tokens that may follow, end ids included where the text is complete.
@@ -70,6 +70,7 @@ class Matcher {
   static constexpr uint32_t kEndedText = kUnknownLength - 1;  // not known, and the text has ended
   static constexpr uint32_t kUnknownStack = 0;                // calls that led here are not known
   static constexpr uint32_t kEmptyStack = 1;  // there are none: the text is complete behind it
+  static constexpr uint32_t kNoStack = ~uint32_t{0};  // the counted text cannot go this way
 
   // What follows a state whatever has called its rule.
   struct StateTokens {
@@ -91,13 +92,28 @@ class Matcher {
     uint32_t max_count = 0;  // of all that is counted
   };
 
+  // Where the text at one depth of the tree has led in walk(), which is nearly always to one
+  // position.
+  struct Level {
+    Position only;
+    bool has_only = false;
+    Positions many;  // otherwise
+    // The counted tokens that were met last at this depth: characters are mostly of one byte.
+    std::pair<const StateTokens::Length, TokenSet>* counted = nullptr;
+
+    std::span<const Position> positions() const {
+      return has_only ? std::span(&only, 1) : std::span(many);
+    }
+  };
+
   uint32_t push(const Frame& frame);
+  uint32_t push_longer(uint32_t stack);
   static bool is_unknown(const Frame& frame) { return frame.length >= kEndedText; }
-  std::optional<uint32_t> pass(StateId from, StateId to, uint32_t stack);
+  uint32_t pass(StateId from, StateId to, uint32_t stack);
   void expand(Position position, Positions& out);
   bool see(Position position);
   void walk(uint32_t trie_node, const Positions& from, StateTokens* state_tokens, TokenSet& tokens);
-  void add_tokens(const TokenTrie::Node& node, const Positions& at, bool returned,
+  void add_tokens(const TokenTrie::Node& node, Level& level, bool returned,
                   StateTokens* state_tokens, TokenSet& tokens);
   const std::vector<StateId>& ways_from(StateId state);
   const StateTokens& tokens_of(StateId state);
@@ -110,6 +126,7 @@ class Matcher {
 
   std::vector<Frame> frames_;
   std::unordered_map<Frame, uint32_t, FrameHash> frame_ids_;
+  std::vector<uint32_t> longer_;  // of each frame, that with one more character; 0: not made yet
 
   // Scratch of expand(): positions of the set that is being made.
   std::vector<Position> seen_;
@@ -118,12 +135,12 @@ class Matcher {
   std::vector<uint32_t> returned_;  // counts with which a rule ended whose caller is not known
 
   // Where a byte leads from a state: kNoWay, kSeveralWays (or one that has to be expanded), or a
-  // plain state. Made for states with many edges.
+  // plain state. By state; empty where no token has been walked from it.
   static constexpr StateId kNoWay = ~StateId{0};
   static constexpr StateId kSeveralWays = kNoWay - 1;
-  std::unordered_map<StateId, std::vector<StateId>> ways_;
+  std::vector<std::vector<StateId>> ways_;
 
-  std::vector<Positions> levels_;  // scratch of walk(): the positions at each depth of the tree
+  std::vector<Level> levels_;  // scratch of walk(): by depth
   std::unordered_map<StateId, StateTokens> state_tokens_;
   struct Hash {
     size_t operator()(const Positions& positions) const;
