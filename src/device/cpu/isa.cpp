@@ -1,5 +1,7 @@
 #include "device/cpu/isa.h"
 
+#include <cpuid.h>
+
 #include <array>
 
 namespace onecard::cpu {
@@ -7,14 +9,19 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kNames{"plain", "avx2", "avx512-vnni", "avx512-vbmi"};
 
+// Clang 14 does not know this name in __builtin_cpu_supports().
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 }  // namespace
 
 Isa detect_isa() {
-  // GCC's runtime checks CPUID and, through XGETBV, that the operating system saves the wide
-  // registers.
+  // The compiler's runtime checks CPUID and, through XGETBV, that the operating system saves the
+  // wide registers.
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-      !__builtin_cpu_supports("f16c"))
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
     return Isa::kPlain;
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
