@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -77,6 +78,60 @@ TEST(KvRows, ScalesAtTheirEnds) {
     // and e4m3 has steps of 0.5 there.
     x[3] = 1e-6f;
     EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], 4 * 0x1p-22f);
+  }
+}
+
+// One element of a block as it comes back when `amax` stands beside it.
+float beside(KvFormat format, float amax, float value, cpu::Isa isa) {
+  std::vector<float> x(32, 0.0f);
+  x[0] = amax;
+  x[3] = value;
+  return through(format, x, isa)[3];
+}
+
+// A scale that is a power of two already is not doubled: what is smaller than it allows is lost.
+// (Times 1/448 or divided by 448, times 1/6 or divided by 6: over all f32 the power is the same.)
+TEST(KvRows, PowersOfTwoAreTheirOwnScale) {
+  for (const cpu::Isa isa : test::cpu_isas()) {
+    EXPECT_EQ(beside(KvFormat::kFp8Block32, 448, 0x1p-9f, isa), 0x1p-9f);
+    EXPECT_EQ(beside(KvFormat::kFp8Block32, std::nextafter(449.0f, 500.0f), 0x1p-9f, isa), 0.0f);
+    EXPECT_EQ(beside(KvFormat::kFp4Block32, 6, 0.5f, isa), 0.5f);
+    EXPECT_EQ(beside(KvFormat::kFp4Block32, 6.01f, 0.5f, isa), 0.0f);
+  }
+}
+
+TEST(KvRows, LeastMagnitudes) {
+  for (const cpu::Isa isa : test::cpu_isas()) {
+    // FP8: 1e-4 / 448 is below 2^-22, so the grid's smallest step is 2^-31, whatever is smaller.
+    EXPECT_EQ(beside(KvFormat::kFp8Block32, 0, 0x1p-31f, isa), 0x1p-31f);
+    EXPECT_EQ(beside(KvFormat::kFp8Block32, 0, 0x1p-33f, isa), 0.0f);
+    // FP4 with e4m3 scales: 2^-9, the smallest that there is.
+    EXPECT_EQ(beside(KvFormat::kFp4Block16, 0, 0x1p-10f, isa), 0x1p-10f);
+    EXPECT_EQ(beside(KvFormat::kFp4Block16, 0, 0x1p-11f, isa), 0.0f);
+    // FP4 with powers of two: 2^-126.
+    EXPECT_EQ(beside(KvFormat::kFp4Block32, 0, 0x1p-127f, isa), 0x1p-127f);
+    EXPECT_EQ(beside(KvFormat::kFp4Block32, 0, 0x1p-128f, isa), 0.0f);
+  }
+}
+
+TEST(KvRows, Fp4ScalesOfSixteenDivide) {
+  // A sixth of it is just below the middle of two scales; times f32(1/6) it is the middle, whose
+  // even neighbour is the larger scale: 0.15625.
+  const float amax = 0x1.c7fffep-1f;
+  for (const cpu::Isa isa : test::cpu_isas())
+    EXPECT_EQ(beside(KvFormat::kFp4Block16, amax, 0.140625f, isa), 0.140625f);
+}
+
+TEST(KvRows, Fp4TiesGoToTheEvenCode) {
+  constexpr std::array<std::array<float, 2>, 7> kTies{
+      {{0.25f, 0}, {0.75f, 1}, {1.25f, 1}, {1.75f, 2}, {2.5f, 2}, {3.5f, 4}, {5, 4}}};
+  for (const cpu::Isa isa : test::cpu_isas()) {
+    for (const KvFormat format : {KvFormat::kFp4Block32, KvFormat::kFp4Block16}) {
+      for (const auto& [tie, rounded] : kTies) {
+        EXPECT_EQ(beside(format, 6, tie, isa), rounded);
+        EXPECT_EQ(beside(format, 6, -tie, isa), -rounded);
+      }
+    }
   }
 }
 
