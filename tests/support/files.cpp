@@ -1,5 +1,6 @@
 #include "support/files.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -14,7 +15,9 @@ std::string read_file(const std::string& path) {
 }
 
 std::string golden_path(const std::string& name) {
-  return std::string(ONECARD_SOURCE_DIR) + "/tests/golden/" + name;
+  // A program that was carried to another machine runs in the root of a checkout there.
+  static const bool built_here = std::filesystem::exists(ONECARD_SOURCE_DIR "/tests/golden");
+  return std::string(built_here ? ONECARD_SOURCE_DIR : ".") + "/tests/golden/" + name;
 }
 
 }  // namespace onecard::test
