@@ -1,4 +1,4 @@
-"""onecard gates: against a scripted server whose faults it has to find, and against the demo model, which cannot pass all."""
+"""onecard gates: against a scripted server whose faults it has to find, and against the demo model."""
 
 import http.server
 import json
@@ -205,33 +205,18 @@ class Verdicts(unittest.TestCase):
 
 
 class Demo(harness.ServerCase):
-    """The demo model. What it cannot pass is named, with the reason; a demo that can turns this red, so that the names go."""
-
-    CANNOT = {
-        "reasoning": "17 * 23 comes out as 491 or 481 in 11 of 12 sampled runs: the demo multiplies such numbers right two times in three, "
-                     "and not this pair",
-        "context": "recall ends somewhere behind 400 tokens: at 800 it finds the code in half of the runs, at 6,400 never",
-        "other context 10%": "as context",
-        "other context 50%": "as context",
-        "other context 90%": "as context",
-    }
+    """The demo model passes every gate, the deep-planted ones too."""
 
     def test_the_gates_at_the_full_window(self):
         code, report = gates(self.server.url, "--seed", "4")
         found = json.dumps(report["gates"], indent=1)
         self.assertEqual([gate["name"] for gate in report["gates"]], NAMES)
-        self.assertEqual(outcomes(report, "failed"), set(self.CANNOT), found)
-        self.assertEqual(code, 1)
+        self.assertEqual(outcomes(report, "failed"), set(), found)
+        self.assertEqual(code, 0)
         for gate in report["gates"]:
             if gate["name"].startswith("context"):
                 self.assertGreaterEqual(gate["figures"]["prompt_tokens"], 0.6 * report["scale_tokens"])
                 self.assertLessEqual(gate["figures"]["prompt_tokens"], report["scale_tokens"])
-
-    def test_the_context_gates_at_the_length_that_it_recalls(self):
-        code, report = gates(self.server.url, "--seed", "4", "--scale", "512",
-                             *(f"--gate=context{place}" for place in ("", " 10%", " 50%", " 90%")))
-        self.assertEqual(outcomes(report, "failed"), set(), json.dumps(report["gates"], indent=1))
-        self.assertEqual(code, 0)
 
 
 if __name__ == "__main__":

@@ -135,9 +135,9 @@ TEST_F(DemoModel, FastPathsStayWithinTheQualityGate) {
       for (const Distance& d : distances("long", "exl3", mode, isa, std::move(chunks)))
         all.push_back(d);
     };
-    add(PrefillMode::kFull, {300, 1, 339});
+    add(PrefillMode::kFull, {1300, 1, 875});
     add(PrefillMode::kExact, {});
-    add(PrefillMode::kBounded, {17, 623});
+    add(PrefillMode::kBounded, {17, 2159});
     EXPECT_EQ(all.size(), 9u + 9u + 5u + 5u);
     EXPECT_LE(mean_kl(all), 1e-4);
     for (const Distance& d : all) EXPECT_TRUE(d.same_top);

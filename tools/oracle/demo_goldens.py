@@ -26,8 +26,8 @@ NUM_TOP, STRIDE, NUM_DECODE = 32, 128, 4
 # name: (first line of calibration.jsonl, prompt tokens, recorded positions)
 PROMPTS = {
     "short": (2, 40, (0, 1, 9, 24, 39)),
-    # Longer than the window (128), what is selected (128 groups) and the candidates (64 blocks of 8).
-    "long": (8, 640, (130, 300, 520, 600, 639)),
+    # Longer than the window (128), what is selected (512 groups) and the candidates (256 blocks of 8).
+    "long": (8, 2176, (130, 600, 1100, 2100, 2175)),
 }
 
 
