@@ -141,6 +141,10 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   parts_->app = std::make_unique<server::App>(*parts_->service);
   parts_->http.run(*parts_->app);
 
+  if (config.expert_precision == "int8")
+    log::warn("int8_experts",
+              {{"effect", "answers differ from the exact model's by about 1 percent an expert"},
+               {"judge_with", "onecard compare MODEL MODEL --expert-precision int8"}});
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   log::info("ready",
@@ -150,6 +154,7 @@ LocalServer::LocalServer(const ServerConfig& asked) {
              {"max_num_seqs", std::to_string(config.max_num_seqs)},
              {"device", runner_options.device != nullptr ? runner_options.device->name() : "cpu"},
              {"isa", cpu::isa_name(runner_options.isa)},
+             {"expert_precision", config.expert_precision},
              {"threads", std::to_string(runner_options.num_threads)},
              {"seconds", std::to_string(seconds)}});
 }

@@ -1,16 +1,19 @@
 // text/output_parser: whatever the model writes and however it is cut, the message is the same, its
-// complete calls hold JSON objects, and the work is linear in the text.
+// complete calls hold JSON objects, no event ends within a character, and the work is linear in the
+// text.
 //
 // The first bytes of the input choose options and cuts, the rest is the output.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "base/json.h"
 #include "text/chat_tokens.h"
 #include "text/message_fold.h"
 #include "text/output_parser.h"
+#include "text/utf8.h"
 
 namespace {
 
@@ -45,7 +48,8 @@ OutputParserOptions options_from(uint8_t choices) {
   return options;
 }
 
-// Markup is long: one byte stands for a tag, so that mutations make and break whole tags.
+// Markup is long: one byte stands for a tag, so that mutations make and break whole tags; and for
+// characters of several bytes.
 std::string expand(std::string_view text) {
   const std::string open(onecard::text::kDsmlOpen), close(onecard::text::kDsmlClose);
   std::string out;
@@ -87,6 +91,12 @@ std::string expand(std::string_view text) {
       case '\x11':
         out += "f\">\n";
         break;
+      case '\x12':
+        out += "\u00e9";
+        break;
+      case '\x13':
+        out += "\U0001f600";
+        break;
       default:
         out += c;
     }
@@ -94,13 +104,28 @@ std::string expand(std::string_view text) {
   return out;
 }
 
-ParsedMessage parse(const OutputParserOptions& options, std::string_view text, OutputEnd end,
-                    size_t first_piece, size_t piece) {
+void expect_whole_characters(const onecard::text::MessageEvent& event) {
+  std::visit(
+      [](const auto& e) {
+        if constexpr (requires { e.text; })
+          for (size_t n = 1; n <= 3 && n <= e.text.size(); ++n)
+            expect(!onecard::text::is_incomplete_sequence(
+                std::string_view(e.text).substr(e.text.size() - n)));
+      },
+      event);
+}
+
+/// valid: `text` is UTF-8, so that every event has to be.
+ParsedMessage parse(const OutputParserOptions& options, std::string_view text, bool valid,
+                    OutputEnd end, size_t first_piece, size_t piece) {
   OutputParser parser(options);
   ParsedMessage message;
   for (size_t begin = 0, size = first_piece; begin < text.size(); begin += size, size = piece) {
     size = size == 0 ? 1 : size;
-    for (const auto& event : parser.feed(text.substr(begin, size))) fold(event, message);
+    for (const auto& event : parser.feed(text.substr(begin, size))) {
+      if (valid) expect_whole_characters(event);
+      fold(event, message);
+    }
   }
   for (const auto& event : parser.finish(end)) fold(event, message);
   expect(parser.wants_stop());
@@ -132,11 +157,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t piece = 1 + data[2] % 40;
   const std::string_view written(reinterpret_cast<const char*>(data + 3), size - 3);
   const std::string text = expand(written);
-  const ParsedMessage whole = parse(options, text, end, text.size(), 1);
-  expect_same(parse(options, text, end, 1, 1), whole);
-  expect_same(parse(options, text, end, data[1], piece), whole);
+  const bool valid = is_ascii(written);
+  const ParsedMessage whole = parse(options, text, valid, end, text.size(), 1);
+  expect_same(parse(options, text, valid, end, 1, 1), whole);
+  expect_same(parse(options, text, valid, end, data[1], piece), whole);
   for (const onecard::text::ParsedCall& call : whole.calls)
-    if (call.complete && is_ascii(written))  // bytes that are no UTF-8 stay what they are
+    if (call.complete && valid)  // bytes that are no UTF-8 stay what they are
       expect(onecard::json::parse(call.arguments, {.max_depth = 256}).is_object());
   return 0;
 }
