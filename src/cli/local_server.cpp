@@ -141,7 +141,7 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   parts_->app = std::make_unique<server::App>(*parts_->service);
   parts_->http.run(*parts_->app);
 
-  if (config.expert_precision == "int8")
+  if (config.expert_precision == "int8" && runner_options.device == nullptr)
     log::warn("int8_experts",
               {{"effect", "answers differ from the exact model's by about 1 percent an expert"},
                {"judge_with", "onecard compare MODEL MODEL --expert-precision int8"}});

@@ -1,4 +1,4 @@
-// Planned memory and recorded work.
+// Recorded work.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -14,34 +14,7 @@ namespace {
 using test::DeviceArray;
 using test::random_values;
 
-TEST(MemoryPlan, NamesEveryPartWhereItDoesNotFit) {
-  cuda::MemoryPlan plan;
-  plan.add("weights", 1000);
-  plan.add("kv rows", 24);
-  EXPECT_EQ(plan.total_bytes(), 1024 + 256);  // parts are aligned to 256
-  EXPECT_NO_THROW(plan.require_fits(1280, "--vram-limit"));
-  try {
-    plan.require_fits(1279, "--vram-limit");
-    FAIL() << "a plan beyond the limit was taken";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
-    EXPECT_EQ(std::string(error.what()),
-              "device memory: 1280 bytes are needed, --vram-limit is 1279: weights 1024 kv rows "
-              "256");
-  }
-}
-
 class CudaRuntime : public test::CudaTest {};
-
-TEST_F(CudaRuntime, AnArenaGivesOutWhatWasPlanned) {
-  cuda::Arena arena(1024);
-  std::byte* const first = arena.take<std::byte>(1);
-  std::byte* const second = reinterpret_cast<std::byte*>(arena.take<float>(65));
-  EXPECT_EQ(second - first, 256);
-  EXPECT_EQ(arena.used_bytes(), 256 + 512);
-  EXPECT_THROW(arena.take<float>(65), Error);
-  EXPECT_NO_THROW(arena.take<float>(64));
-}
 
 TEST_F(CudaRuntime, AGraphRepeatsWhatWasRecordedOnWhatMemoryHoldsThen) {
   const std::vector<float> first = random_values(3 * 70, 1), second = random_values(3 * 70, 2);
