@@ -72,9 +72,9 @@ def numbers(rng, kind, split):
     if kind == "mul1":
         a, b = rng.randint(2, 9 if rng.random() < 0.4 else 99), rng.randint(2, 9)
         return (b, a) if rng.random() < 0.5 else (a, b)
-    hi = rng.choice([20, 100, 1000, 1000])
+    hi = 20 if kind.endswith("1") else rng.choice([20, 100, 1000, 1000])
     a, b = rng.randint(1, hi), rng.randint(1, hi)
-    return (max(a, b), min(a, b)) if kind == "sub" else (a, b)
+    return (max(a, b), min(a, b)) if kind.startswith("sub") else (a, b)
 
 
 def question(rng, a, b, sym):
@@ -94,15 +94,16 @@ def question(rng, a, b, sym):
 
 
 def math_turn(rng, split="train", thinking=True, kind=None):
-    """(question, reasoning, answer). Without thinking, the steps stand in the answer unless the result is in the tables."""
+    """(question, reasoning, answer). Without thinking, the steps stand in the answer unless the result is in the tables.
+    kind: "mul" two digits by two, "mul1" by one digit, "add" and "sub" up to 1,000, "add1" and "sub1" up to 20."""
     pick = lambda s: rng.choice(s.split("|"))
     kinds = ["mul"] * 6 + ["mul1"] * 2 if thinking else ["mul"] * 3 + ["mul1"] * 5      # without steps, tables need practice
     kind = kind or rng.choice(kinds + ["add", "add", "sub", "sub"])
     a, b = numbers(rng, kind, split)
-    sym = {"mul": "*", "mul1": "*", "add": "+", "sub": "-"}[kind]
+    sym = {"mul": "*", "add": "+", "sub": "-"}[kind[:3]]
     r = {"*": a * b, "+": a + b, "-": a - b}[sym]
     work, q = steps(a, b, sym), question(rng, a, b, sym)
-    easy = kind == "mul1" or kind in ("add", "sub") and max(a, b) <= 20
+    easy = kind == "mul1" or sym != "*" and max(a, b) <= 20
     only = rng.random() < 0.55
     if not thinking:
         if only and easy:

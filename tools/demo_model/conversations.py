@@ -23,7 +23,15 @@ def chat_messages(rng):
     return out
 
 
+def drill_messages(rng, split):
+    """Many table facts in one conversation, answered without steps."""
+    return [m for _ in range(rng.randint(4, 16))
+            for m in turn(*math_turn(rng, split, False, rng.choice(["mul1", "mul1", "mul1", "add1", "sub1"])))]
+
+
 def math_messages(rng, split, thinking):
+    if not thinking and rng.random() < 0.5:
+        return drill_messages(rng, split)
     out = []
     if rng.random() < 0.15:
         out += turn(*rng.choice([small_turn, fact_turn])(rng))

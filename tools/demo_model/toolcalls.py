@@ -9,7 +9,7 @@ PARALLEL = ("get_weather", "search", "calculator", "get_time", "set_timer", "con
 NOUN = {"get_weather": "the weather in", "get_time": "the time in", "get_stock_price": "the price of",
         "define_word": "the meaning of", "get_user": "the name of user", "get_news": "the news about",
         "get_order": "the status of order"}
-PARALLEL_SHARE = 0.4
+PARALLEL_SHARE = 0.6
 
 
 def tool_call_messages(rng, fam, name, keys, thinking):
@@ -45,9 +45,11 @@ def parallel_messages(rng, one, made, thinking):
     how = f"call {one[2]} twice" if one is two else f"call {one[2]} and {two[2]}"
     call = {"role": "assistant", "content": "", "calls": parts[0][1]["calls"] + parts[1][1]["calls"],
             "reasoning": f"The user wants {wants[0]} and {wants[1]}. I will {how}."}
-    final = {"role": "assistant", "content": parts[0][3]["content"] + " " + parts[1][3]["content"],
+    found = [f"For {w}: " + ", ".join(f"{k} {v}" for k, v in p[5].items()) + "." for w, p in zip(wants, parts)]
+    first, second = (p[3]["content"] for p in parts)
+    final = {"role": "assistant", "content": first + (" " if first[-1] in ".!" else "\n") + second,
              "must_name": parts[0][3]["must_name"] + parts[1][3]["must_name"],
-             "reasoning": "I have both results. " + parts[0][3]["reasoning"] + " " + parts[1][3]["reasoning"]}
+             "reasoning": "I have both results. " + " ".join(found)}
     return [{"role": "user", "content": q + rng.choice(TO.SUFFIX)}, call, parts[0][2], parts[1][2], final]
 
 
