@@ -1,12 +1,17 @@
 #include "cli/local_server.h"
 
 #include <chrono>
+#include <iomanip>
 #include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/flag_values.h"
 #include "cli/memory_check.h"
+#include "device/cpu/topology.h"
 #include "engine/engine.h"
 #include "engine/transformer_runner.h"
 #include "io/checkpoint.h"
@@ -66,6 +71,43 @@ server::ServiceOptions service_options(const ServerConfig& config) {
   if (config.request_timeout_seconds > 0)
     options.request_timeout_seconds = config.request_timeout_seconds;
   return options;
+}
+
+std::string rounded(double value, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value;
+  return text.str();
+}
+
+// On the CPU: the threads that compute experts fastest, of those that may be used. Logs what was
+// measured.
+int choose_threads(model::Model& model, cpu::Isa isa, int asked_threads, int default_threads) {
+  const std::vector<int> counts = asked_threads > 0 ? std::vector<int>{asked_threads}
+                                                    : cpu::thread_counts(cpu::allowed_cores());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto timing = model.experts().choose_fastest(isa, counts);
+  if (!timing) return default_threads;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::string timed;
+  for (const int count : timing->timed_threads)
+    timed += (timed.empty() ? "" : ",") + std::to_string(count);
+  using Source = experts::ExpertTiming::Source;
+  log::info("expert_timing",
+            {{"kernel", timing->kernel},
+             {"precision", timing->precision},
+             {"prefetch_bytes", std::to_string(timing->prefetch_bytes)},
+             {"threads", std::to_string(timing->num_threads)},
+             {"threads_timed", timed},
+             {"us_per_expert", rounded(timing->us_per_expert, 1)},
+             {"GB_per_s", rounded(timing->bytes_per_second * 1e-9, 2)},
+             {"read_GB_per_s", rounded(timing->read_bytes_per_second * 1e-9, 2)},
+             {"weights_from", timing->source == Source::kMemory  ? "memory"
+                              : timing->source == Source::kCache ? "cache"
+                                                                 : "memory and cache"},
+             {"experts_mib", rounded(double(timing->store_bytes) / (1 << 20), 1)},
+             {"cache_mib", std::to_string(timing->cache_bytes >> 20)},
+             {"seconds", rounded(seconds.count(), 3)}});
+  return timing->num_threads;
 }
 
 }  // namespace
@@ -129,13 +171,15 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   engine_options.max_queued_seqs = config.max_queued_requests;
   engine_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
   engine_options.stop_token_ids = stop_ids(*parts_->tokenizer);
+  std::unique_ptr<model::Model> model =
+      model::Model::load(std::move(checkpoint), model_config,
+                         {.backend = backend_of(runner_options.device),
+                          .expert_precision = parse_expert_precision(config.expert_precision)});
+  if (runner_options.device == nullptr)
+    runner_options.num_threads =
+        choose_threads(*model, runner_options.isa, asked.threads, config.threads);
   parts_->engine = std::make_unique<engine::Engine>(
-      engine::make_transformer_runner(
-          model::Model::load(std::move(checkpoint), model_config,
-                             {.backend = backend_of(runner_options.device),
-                              .expert_precision = parse_expert_precision(config.expert_precision)}),
-          runner_options),
-      engine_options);
+      engine::make_transformer_runner(std::move(model), runner_options), engine_options);
   parts_->service = std::make_unique<server::Service>(*parts_->engine, *parts_->tokenizer,
                                                       service_options(config));
   parts_->app = std::make_unique<server::App>(*parts_->service);

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "device/cpu/isa.h"
+#include "device/cpu/topology.h"
 #include "device/cuda_device.h"
 #include "model/config.h"
 
@@ -85,8 +85,10 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
       ->check(CLI::IsMember({"auto", "exact", "int16", "int8"}))
       ->capture_default_str();
   group
-      ->add_option("--threads", config.threads,
-                   "Threads that compute (default: all processors, but two of more than four)")
+      ->add_option(
+          "--threads", config.threads,
+          "Threads that compute (default: all processors, but two of more than four; fewer "
+          "where a timing at start finds that faster)")
       ->envname("ONECARD_THREADS")
       ->check(CLI::Range(0, 1024));
 }
@@ -187,9 +189,7 @@ ServerConfig with_choices(ServerConfig config) {
                     " is more than the model's " + std::to_string(known));
   if (config.max_model_len == 0) config.max_model_len = known;
 
-  const int processors = int(std::thread::hardware_concurrency());
-  if (config.threads == 0)
-    config.threads = std::max(1, processors > 4 ? processors - 2 : processors);
+  if (config.threads == 0) config.threads = cpu::thread_counts(cpu::allowed_cores()).front();
 
   if (config.device == "auto") config.device = num_cuda_devices() > 0 ? "cuda" : "cpu";
   const cpu::Isa found = cpu::detect_isa();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "experts/exl3_experts.h"
+#include "experts/exl3_timing.h"
 #include "ops/linear.h"
 #include "ops/swiglu.h"
 #include "tensor/buffer.h"
@@ -140,6 +141,12 @@ CpuExperts::CpuExperts(ExpertWeights weights, std::optional<ops::Exl3Precision> 
 CpuExperts::~CpuExperts() = default;
 
 void CpuExperts::set_observer(HiddenObserver observer) { state_->observer = std::move(observer); }
+
+std::optional<ExpertTiming> CpuExperts::choose_fastest(cpu::Isa isa,
+                                                       std::span<const int> thread_counts) {
+  if (!state_->exl3 || isa == cpu::Isa::kPlain) return std::nullopt;
+  return choose_fastest_exl3(*state_->exl3, state_->weights, isa, thread_counts);
+}
 
 void CpuExperts::forward_add(const Exec& exec, int64_t layer_idx, View<const float> x,
                              const Routing& routing, View<float> out) {

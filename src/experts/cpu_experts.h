@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "experts/expert_engine.h"
 #include "experts/expert_weights.h"
@@ -22,6 +23,10 @@ class CpuExperts final : public ExpertEngine {
 
   void forward_add(const Exec& exec, int64_t layer_idx, View<const float> x, const Routing& routing,
                    View<float> out) override;
+
+  /// Nothing for the plain ISA, and where not all experts are EXL3.
+  std::optional<ExpertTiming> choose_fastest(cpu::Isa isa,
+                                             std::span<const int> thread_counts) override;
 
   /// Shows the input of an expert's down projection, [its rows, intermediate], for calibration.
   using HiddenObserver =

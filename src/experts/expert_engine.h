@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "device/exec.h"
+#include "experts/expert_timing.h"
 #include "tensor/view.h"
 
 namespace onecard::experts {
@@ -28,6 +31,17 @@ class ExpertEngine {
   /// `out` is then unspecified.
   virtual void forward_add(const Exec& exec, int64_t layer_idx, View<const float> x,
                            const Routing& routing, View<float> out) = 0;
+
+  /// Finds by timing how experts are computed fastest on this machine, and computes them so from
+  /// now on; no result changes. thread_counts: what the pool of later calls may have, the preferred
+  /// count first. Called before the first forward_add; takes some tenths of a second. Nothing where
+  /// there is nothing to choose.
+  virtual std::optional<ExpertTiming> choose_fastest(cpu::Isa isa,
+                                                     std::span<const int> thread_counts) {
+    static_cast<void>(isa);
+    static_cast<void>(thread_counts);
+    return std::nullopt;
+  }
 };
 
 }  // namespace onecard::experts

@@ -31,6 +31,20 @@ TEST(Topology, WorkersTakeEveryCoreBeforeASecondThreadOfOne) {
   EXPECT_EQ(worker_cpus(cores, 99), (std::vector<int>{1, 2, 0, 5, 4}));
 }
 
+TEST(Topology, ThreadCountsLeaveTwoCpusFreeAndTryOneACore) {
+  const auto machine = [](int num_cores, int threads_per_core) {
+    std::vector<Core> cores(static_cast<size_t>(num_cores));
+    for (Core& core : cores) core.cpus.resize(size_t(threads_per_core));
+    return cores;
+  };
+  EXPECT_EQ(thread_counts(machine(8, 2)), (std::vector<int>{14, 8, 7}));
+  EXPECT_EQ(thread_counts(machine(16, 1)), (std::vector<int>{14, 7}));
+  EXPECT_EQ(thread_counts(machine(3, 2)), (std::vector<int>{4, 3, 2}));
+  EXPECT_EQ(thread_counts(machine(4, 1)), (std::vector<int>{4, 2}));
+  EXPECT_EQ(thread_counts(machine(1, 2)), (std::vector<int>{2, 1}));
+  EXPECT_EQ(thread_counts(machine(1, 1)), std::vector<int>{1});
+}
+
 TEST(Topology, APinnedThreadStaysWhereItIs) {
   const int cpu = allowed_cores().back().cpus.back();
   std::thread([cpu] {

@@ -67,6 +67,10 @@ class Config(unittest.TestCase):
         self.addCleanup(server.close)
         for key, flag in (("max_model_len", "--max-model-len"), ("threads", "--threads"), ("isa", "--isa"), ("max_num_seqs", "--max-num-seqs")):
             self.assertIn(f" {key}={shown[flag][0]}", server.log())
+        if shown["--isa"][0] != "plain":
+            timing = re.search(r"event=expert_timing .*", server.log()).group()
+            self.assertRegex(timing, r' kernel="?\w.* prefetch_bytes=(0|3072) threads=1 threads_timed=1 .* GB_per_s=\d+\.\d+ '
+                                     r'read_GB_per_s=\d+\.\d+ weights_from=')
 
     def test_what_a_server_would_refuse_is_refused(self):
         for flags, part in ((["--max-model-len", "999999999"], "--max-model-len"), (["--model", "/no/such"], "/no/such"),

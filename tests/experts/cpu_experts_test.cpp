@@ -213,6 +213,40 @@ TEST(CpuExperts, TheObserverSeesEveryHiddenRow) {
   EXPECT_EQ(rows, kTokens * kPerToken);
 }
 
+// A choice of kernels, prefetch and threads may change the time that a result takes, never the
+// result.
+TEST(CpuExperts, ChoosingTheFastestChangesNoResult) {
+  Fixture fixture(true);
+  CpuExperts chosen(fixture.weights), untouched(fixture.weights);
+  const std::vector<float> zeros(kTokens * kHidden, 0.0f);
+  const cpu::Isa isa = cpu::detect_isa();
+  const std::vector<int> counts{3, 2};
+  const auto timing = chosen.choose_fastest(isa, counts);
+  ThreadPool pool(timing ? timing->num_threads : 1);
+  EXPECT_EQ(fixture.run({.isa = isa, .pool = &pool}, chosen, 0, kTokens, zeros),
+            fixture.run({.isa = isa, .pool = &pool}, untouched, 0, kTokens, zeros));
+  EXPECT_EQ(timing.has_value(), isa != cpu::Isa::kPlain);
+  if (!timing) return;
+  EXPECT_TRUE(timing->prefetch_bytes == 0 || timing->prefetch_bytes == 3072);
+  // All experts of this model together: packed bits of three matrices each.
+  EXPECT_EQ(timing->store_bytes, int64_t(fixture.weights.experts.size()) * 3 * kHidden * kInner *
+                                     fixture.weights.experts[0].gate.exl3.bits / 8);
+  // So few bytes never come from memory, and say nothing about threads.
+  EXPECT_EQ(timing->source, ExpertTiming::Source::kCache);
+  EXPECT_EQ(timing->timed_threads, std::vector<int>{3});
+  EXPECT_EQ(timing->num_threads, 3);
+  EXPECT_NEAR(timing->bytes_per_second * timing->us_per_expert * 1e-6,
+              double(timing->store_bytes) / double(fixture.weights.experts.size()), 1);
+  EXPECT_GT(timing->read_bytes_per_second, 0);
+}
+
+TEST(CpuExperts, ThereIsNothingToChooseOnThePlainPathOrForOtherFormats) {
+  const std::vector<int> counts{1};
+  Fixture exl3(true), plain(false);
+  EXPECT_FALSE(CpuExperts(exl3.weights).choose_fastest(cpu::Isa::kPlain, counts));
+  EXPECT_FALSE(CpuExperts(plain.weights).choose_fastest(cpu::detect_isa(), counts));
+}
+
 TEST(CpuExperts, RefusesBadShapes) {
   Fixture fixture(false);
   CpuExperts engine(fixture.weights);

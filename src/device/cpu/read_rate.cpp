@@ -5,13 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "base/thread_pool.h"
 
 namespace onecard::cpu {
 namespace {
-
-constexpr int64_t kPieceBytes = 1 << 20;
 
 // Baseline 16-byte loads, four sums: far above what a core gets from memory.
 uint64_t read(const std::byte* p, int64_t size) {
@@ -31,21 +30,31 @@ uint64_t read(const std::byte* p, int64_t size) {
 
 }  // namespace
 
-double measure_read_rate(ThreadPool& pool, std::span<const std::byte> memory, int repeats) {
+double measure_read_rate(ThreadPool& pool, std::span<const std::span<const std::byte>> pieces,
+                         int repeats) {
   using Clock = std::chrono::steady_clock;
-  const int64_t pieces = int64_t(memory.size()) / kPieceBytes;
+  int64_t bytes = 0;
+  for (const auto piece : pieces) bytes += int64_t(piece.size());
   std::atomic<uint64_t> sink{0};  // keeps the loads
   double best = 0;
   for (int i = 0; i < repeats; ++i) {
     const auto start = Clock::now();
-    pool.run(pieces, [&](int64_t piece, int) {
-      sink.fetch_xor(read(memory.data() + piece * kPieceBytes, kPieceBytes),
-                     std::memory_order_relaxed);
+    pool.run(int64_t(pieces.size()), [&](int64_t idx, int) {
+      const std::span<const std::byte> piece = pieces[size_t(idx)];
+      sink.fetch_xor(read(piece.data(), int64_t(piece.size())), std::memory_order_relaxed);
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, double(pieces * kPieceBytes) / seconds);
+    best = std::max(best, double(bytes) / seconds);
   }
   return best;
+}
+
+double measure_read_rate(ThreadPool& pool, std::span<const std::byte> memory, int repeats) {
+  constexpr size_t kPieceBytes = 1 << 20;
+  std::vector<std::span<const std::byte>> pieces;
+  for (size_t begin = 0; begin + kPieceBytes <= memory.size(); begin += kPieceBytes)
+    pieces.push_back(memory.subspan(begin, kPieceBytes));
+  return measure_read_rate(pool, pieces, repeats);
 }
 
 }  // namespace onecard::cpu

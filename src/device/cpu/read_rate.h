@@ -10,9 +10,13 @@ class ThreadPool;
 
 namespace onecard::cpu {
 
-/// Bytes per second at which all threads of `pool` together read `memory` once, in pieces of 1 MiB
-/// by ticket; the best of `repeats` passes. Memory should be several times the last-level cache and
-/// already written. `pool` must be idle.
+/// Bytes per second at which all threads of `pool` together read every piece once, a piece a
+/// ticket; the best of `repeats` passes. Together the pieces should be several times the last-level
+/// cache, and already written. `pool` must be idle.
+double measure_read_rate(ThreadPool& pool, std::span<const std::span<const std::byte>> pieces,
+                         int repeats);
+
+/// The same for `memory` in pieces of 1 MiB.
 double measure_read_rate(ThreadPool& pool, std::span<const std::byte> memory, int repeats);
 
 }  // namespace onecard::cpu

@@ -66,6 +66,36 @@ std::vector<int> worker_cpus(const std::vector<Core>& cores, int num_threads) {
   return cpus;
 }
 
+std::vector<int> thread_counts(const std::vector<Core>& cores) {
+  int num_cpus = 0;
+  for (const Core& core : cores) num_cpus += int(core.cpus.size());
+  const int most = std::max(1, num_cpus > 4 ? num_cpus - 2 : num_cpus);
+  std::vector<int> counts{most};
+  for (const int count : {int(cores.size()), most / 2})
+    if (count >= 1 && count < counts.back()) counts.push_back(count);
+  return counts;
+}
+
+int64_t last_level_cache_bytes() {
+  const Topology topology = load_topology();
+  if (topology == nullptr) return 0;
+  const cpu_set_t allowed = affinity();
+  for (const auto type : {HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
+    int64_t bytes = 0;
+    const int num_caches = hwloc_get_nbobjs_by_type(topology.get(), type);
+    for (int i = 0; i < num_caches; ++i) {
+      const hwloc_obj_t cache = hwloc_get_obj_by_type(topology.get(), type, unsigned(i));
+      bool ours = false;
+      for (int cpu = hwloc_bitmap_first(cache->cpuset); cpu >= 0;
+           cpu = hwloc_bitmap_next(cache->cpuset, cpu))
+        ours = ours || (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed));
+      if (ours) bytes += int64_t(cache->attr->cache.size);
+    }
+    if (bytes > 0) return bytes;
+  }
+  return 0;
+}
+
 bool pin_this_thread(int cpu) {
   cpu_set_t one;
   CPU_ZERO(&one);
