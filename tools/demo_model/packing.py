@@ -1,5 +1,6 @@
 """Conversations -> training rows: token ids, what each token is, and where its conversation starts."""
 
+import itertools
 import random
 
 import numpy as np
@@ -15,10 +16,11 @@ ALIGN = 8                 # conversations start at multiples of this: groups and
 
 
 def tokenize(tok, segs, kind):
-    """ids and kinds of one conversation."""
+    """ids and kinds of one conversation: the ids a server finds for the whole text. Neighbours of one sort are joined
+    before they are encoded, because a token may span the line break between two tool results."""
     ids, kinds = [], []
-    for text, output in segs:
-        t = tok.encode(text)
+    for output, group in itertools.groupby(segs, lambda s: s[1]):
+        t = tok.encode("".join(text for text, _ in group))
         ids += t
         kinds += [kind if output else 1] * len(t)
     return ids, kinds

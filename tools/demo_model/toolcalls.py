@@ -9,7 +9,7 @@ PARALLEL = ("get_weather", "search", "calculator", "get_time", "set_timer", "con
 NOUN = {"get_weather": "the weather in", "get_time": "the time in", "get_stock_price": "the price of",
         "define_word": "the meaning of", "get_user": "the name of user", "get_news": "the news about",
         "get_order": "the status of order"}
-PARALLEL_SHARE = 0.6
+PARALLEL_SHARE = 0.4
 
 
 def tool_call_messages(rng, fam, name, keys, thinking):
@@ -75,7 +75,7 @@ def tools_conversation(rng, thinking):
         other = rng.choice([f for f in TO.FAMILIES if f not in fams])
         if other[0][0] not in ("calculator", "define_word", "translate", "create_note"):
             args, _ = other[5](rng)
-            q = TO.put(rng.choice(other[3]), args, {})
+            q = TO.put(rng.choice(other[3]), args, {}) + rng.choice(TO.SUFFIX)
             return turn(q, "None of my tools can do this.", "I cannot do that, because I have no tool for it."), schemas
     i = rng.randrange(n)
     f, schema, name, keys = made[i]

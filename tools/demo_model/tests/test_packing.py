@@ -1,6 +1,7 @@
 """Rows of packing.py: every conversation starts aligned, is whole, and ends with the end token."""
 
 import os
+import random
 import sys
 import unittest
 
@@ -8,6 +9,7 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
+import conversations  # noqa: E402
 import packing  # noqa: E402
 import tokenizer as TK  # noqa: E402
 
@@ -30,6 +32,14 @@ class Rows(unittest.TestCase):
 
     def test_short(self):
         self.check(1024, 60, 3)
+
+    def test_ids_are_those_of_the_whole_text(self):
+        rng = random.Random(5)
+        for _ in range(600):
+            segs, _ = conversations.conversation(rng)
+            ids, kinds = packing.tokenize(TOK, segs, 2)
+            self.assertEqual(ids, TOK.encode("".join(text for text, _ in segs)))
+            self.assertEqual(len(ids), len(kinds))
 
     def test_long(self):
         self.check(8192, 30, 4)
