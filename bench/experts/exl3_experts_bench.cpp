@@ -1,9 +1,10 @@
 // Whole experts of the released geometry (hidden 5120, intermediate 2304, K = 3: 13.3 MB) picked at
 // random from memory far larger than any cache. Times are beside two bounds of the same run: the
 // bytes over the rate at which the same threads read memory, and the arithmetic at the rate of the
-// chosen kernel on one core's second-level cache, divided by the threads. One expert is compared
+// chosen kernel on the same threads at once, from their second-level caches. One expert is compared
 // with its f64 reference before anything is timed.
 #include <benchmark/benchmark.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,12 +14,16 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/spin_barrier.h"
 #include "base/thread_pool.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/read_rate.h"
 #include "device/cpu/topology.h"
+#include "experts/cpu_experts.h"
 #include "experts/exl3_experts.h"
 #include "quant/exl3/layout.h"
 #include "quant/exl3/tile.h"
@@ -140,29 +145,45 @@ double error_of_one_expert(Exl3Experts& engine, const Exec& exec) {
   return std::sqrt(error / size);
 }
 
-// The chosen kernel on one thread and weights in the second-level cache.
-double cached_ns_per_weight(onecard::cpu::Isa isa, ops::Exl3Precision precision, int rows) {
+// The chosen kernel on all threads at once, weights in their second-level caches: nanoseconds a
+// weight of all together. Threads that share a core share its multipliers, so that one thread's
+// rate would promise too much.
+double cached_ns_per_weight(ThreadPool& pool, onecard::cpu::Isa isa, ops::Exl3Precision precision,
+                            int rows) {
   const ops::Exl3Kernel& kernel =
       ops::exl3_fastest(isa, precision, exl3::Codebook::kMul1, kBits).for_rows(rows);
-  constexpr int kStrips = 256;
+  constexpr int kStrips = 256, kPasses = 40, kWindows = 8;
+  const int num_threads = pool.num_threads();
   const std::byte* const tiles = Store::get().bytes().data();
-  Buffer<std::byte> activations(rows * kernel.activation_bytes);
-  std::vector<float> scales(size_t(rows), 1.0f), sums(size_t(rows) * kStrips * 16);
+  const Buffer<std::byte> activations(rows * kernel.activation_bytes);
+  const std::vector<float> scales(size_t(rows), 1.0f);
   double best = 1e30;
-  for (int i = 0; i < 60; ++i) {
-    const auto start = Clock::now();
-    kernel.multiply({.tiles = tiles,
-                     .tile_stride_bytes = exl3::tile_bytes(kBits),
-                     .strip_stride_bytes = 8 * exl3::tile_bytes(kBits),
-                     .num_strips = kStrips,
-                     .rows = rows,
-                     .activations = activations.data(),
-                     .scales = scales.data(),
-                     .sums = sums.data(),
-                     .sums_stride = kStrips * 16});
-    best = std::min(best, ns_since(start));
+  SpinBarrier barrier;
+  for (int window = 0; window < kWindows; ++window) {
+    barrier.reset(num_threads);
+    std::vector<Clock::time_point> starts(static_cast<size_t>(num_threads)), ends = starts;
+    pool.run(num_threads, [&](int64_t task, int) {
+      std::vector<float> sums(size_t(rows) * kStrips * 16);
+      barrier.wait();
+      starts[size_t(task)] = Clock::now();
+      for (int pass = 0; pass < kPasses; ++pass)
+        kernel.multiply({.tiles = tiles,
+                         .tile_stride_bytes = exl3::tile_bytes(kBits),
+                         .strip_stride_bytes = 8 * exl3::tile_bytes(kBits),
+                         .num_strips = kStrips,
+                         .rows = rows,
+                         .activations = activations.data(),
+                         .scales = scales.data(),
+                         .sums = sums.data(),
+                         .sums_stride = kStrips * 16});
+      ends[size_t(task)] = Clock::now();
+    });
+    const std::chrono::duration<double, std::nano> ns =
+        *std::max_element(ends.begin(), ends.end()) -
+        *std::min_element(starts.begin(), starts.end());
+    best = std::min(best, ns.count() / (double(num_threads) * kPasses * kStrips * 128 * 16));
   }
-  return best / (kStrips * 128.0 * 16.0);
+  return best;
 }
 
 // Threads pinned one a core first, the caller among them.
@@ -227,13 +248,48 @@ void run(benchmark::State& state, const Config& config) {
   const double expert_ns = job_ns / config.experts;
   const double read_ns = kTileBytes / read * 1e9;
   const double compute_ns =
-      kWeights * cached_ns_per_weight(config.isa, config.precision, config.rows) / config.threads;
+      kWeights * cached_ns_per_weight(*pool, config.isa, config.precision, config.rows);
   state.counters["ms_per_expert"] = expert_ns * 1e-6;
   state.counters["GB_per_s"] = kTileBytes / expert_ns;
   state.counters["read_GB_per_s"] = read * 1e-9;
   state.counters["fraction_of_read"] = read_ns / expert_ns;
   state.counters["over_bound"] = expert_ns / std::max(read_ns, compute_ns);
   state.counters["relative_error"] = errors[key];
+}
+
+// What a server does at start, on threads that may run on any CPU.
+void choose(benchmark::State& state, const std::vector<int>& thread_counts, cpu_set_t cpus) {
+  ExpertWeights weights;
+  weights.num_layers = 1;
+  weights.experts_per_layer = Store::get().size();
+  weights.hidden_size = kHidden;
+  weights.intermediate_size = kInner;
+  for (int64_t e = 0; e < Store::get().size(); ++e) {
+    const exl3::ExpertView expert = Store::get().expert(e);
+    ExpertMatrices& matrices = weights.experts.emplace_back();
+    const auto fill = [](ops::LinearWeight& w, const exl3::MatrixView& view) {
+      w.format = ops::LinearWeight::Format::kExl3;
+      w.in_features = view.in_features;
+      w.out_features = view.out_features;
+      w.exl3 = view;
+    };
+    fill(matrices.gate, expert.gate);
+    fill(matrices.up, expert.up);
+    fill(matrices.down, expert.down);
+  }
+  CpuExperts engine(std::move(weights));
+  ExpertTiming timing;
+  for (auto _ : state)
+    std::thread([&] {
+      sched_setaffinity(0, sizeof cpus, &cpus);
+      timing = engine.choose_fastest(onecard::cpu::detect_isa(), thread_counts).value();
+    }).join();
+  state.counters["pool_threads"] = timing.num_threads;
+  state.counters["prefetch_bytes"] = timing.prefetch_bytes;
+  state.counters["ms_per_expert"] = timing.us_per_expert * 1e-3;
+  state.counters["GB_per_s"] = timing.bytes_per_second * 1e-9;
+  state.counters["read_GB_per_s"] = timing.read_bytes_per_second * 1e-9;
+  state.counters["fraction_of_read"] = timing.bytes_per_second / timing.read_bytes_per_second;
 }
 
 void add(const char* what, const Config& c) {
@@ -265,6 +321,16 @@ const bool registered = [] {
   for (const Isa narrower : {Isa::kAvx2, Isa::kAvx512Vnni})
     if (narrower < isa) add("BM_Experts", {all, 4, 1, 3072, narrower, kInt16});
   if (isa >= Isa::kAvx512Vbmi) add("BM_Experts", {all, 4, 1, 3072, isa, ops::Exl3Precision::kInt8});
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (isa > Isa::kPlain && sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+    benchmark::RegisterBenchmark(
+        "BM_ExpertTiming",
+        [cpus, thread_counts = onecard::cpu::thread_counts(onecard::cpu::allowed_cores())](
+            benchmark::State& state) { choose(state, thread_counts, cpus); })
+        ->Iterations(1)
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
   return true;
 }();
 

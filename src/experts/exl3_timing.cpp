@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::array<int, 2> kPrefetchBytes{3072, 0};
-constexpr double kFewerThreadsGain = 0.95;
+constexpr double kFewerThreadsGain = 0.9;
 constexpr int kMinRounds = 5, kMaxRounds = 40;
 constexpr auto kTimePerThreadCount = std::chrono::milliseconds(40);
 constexpr int64_t kReadBytes = int64_t{64} << 20;  // of one pass
