@@ -2,11 +2,32 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
 
 namespace onecard::text::grammar {
+
+bool Automaton::differ_in_edges_alone(StateId a, StateId b) const {
+  if (a == b) return true;
+  if (a == kFinalState || b == kFinalState) return false;
+  const State& x = states[a];
+  const State& y = states[b];
+  const auto same = [](const auto& all, uint32_t begin_a, uint32_t end_a, uint32_t begin_b,
+                       uint32_t end_b, const auto& equal) {
+    return std::equal(all.begin() + begin_a, all.begin() + end_a, all.begin() + begin_b,
+                      all.begin() + end_b, equal);
+  };
+  return x.accepts == y.accepts && x.free == y.free && x.counted == y.counted &&
+         x.between == y.between && x.to_end == y.to_end &&
+         same(edges, x.edges_begin, x.edges_end, y.edges_begin, y.edges_end,
+              [](const Edge& of_a, const Edge& of_b) {
+                return of_a.first == of_b.first && of_a.last == of_b.last;
+              }) &&
+         same(jumps, x.jumps_begin, x.jumps_end, y.jumps_begin, y.jumps_end, std::equal_to<>()) &&
+         same(calls, x.calls_begin, x.calls_end, y.calls_begin, y.calls_end, std::equal_to<>());
+}
 
 WordMatcher::WordMatcher(const std::vector<std::string>& words) {
   constexpr int kNone = -1;

@@ -35,6 +35,7 @@ struct Call {
   RuleId rule = 0;
   StateId return_to = 0;
   uint32_t length = kNoLength;  // into Automaton::lengths: of the counted text of this call
+  friend bool operator==(const Call&, const Call&) = default;
 };
 
 struct Automaton {
@@ -68,6 +69,8 @@ struct Automaton {
     return state.accepts && state.edges_begin == state.edges_end &&
            state.jumps_begin == state.jumps_end && state.calls_begin == state.calls_end;
   }
+  /// The two do the same, but for the states to which their edges, of the same bytes, lead.
+  bool differ_in_edges_alone(StateId a, StateId b) const;
 };
 
 /// Where words stand in text, byte by byte (Aho and Corasick 1975). Word i is met in a node when

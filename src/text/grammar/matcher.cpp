@@ -16,6 +16,14 @@ constexpr size_t kMaxLinearSearch = 16;
 // Ways in which one text can be read at once, those without a byte of their own included. Schemas
 // whose alternatives begin alike inside each other can ask for exponentially many.
 constexpr size_t kMaxWays = 4096;
+// States are compared over texts of so many bytes: few tokens are longer, and they are walked.
+constexpr size_t kMaxAlikeBytes = 24;
+// Over fewer bytes most of the vocabulary would have to be walked all the same.
+constexpr size_t kMinAlikeBytes = 10;
+// What a comparison may cost; a state with fewer bytes that can come next is walked faster.
+constexpr size_t kMaxPairs = 2048;
+constexpr size_t kMaxCompared = 8;
+constexpr int kMinNextBytes = 12;
 constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
 
 uint64_t key_of(Position position) { return uint64_t{position.state} << 32 | position.stack; }
@@ -37,6 +45,11 @@ void TokenSet::add(const TokenSet& other) {
   if (other.bits_.empty()) return add(std::span(other.ids_));
   if (bits_.empty()) to_bits();
   for (size_t i = 0; i < mask_words_; ++i) bits_[i] |= other.bits_[i];
+}
+
+void TokenSet::remove(std::span<const int32_t> ids) {
+  if (bits_.empty()) to_bits();
+  for (const int32_t id : ids) bits_[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << (id % 64));
 }
 
 void TokenSet::to_bits() {
@@ -228,18 +241,25 @@ const std::vector<StateId>& Matcher::ways_from(StateId state) {
 
 // Adds the tokens below `trie_node` that lead somewhere from `from`. Most of a vocabulary is walked
 // from one position to one position, by table. `state_tokens`, where the stack is not known, gets
-// what depends on it.
+// what depends on it; no longer tokens than those which it has from a state that is alike are met.
 void Matcher::walk(uint32_t trie_node, const Positions& from, StateTokens* state_tokens,
                    TokenSet& tokens) {
   const std::span<const TokenTrie::Node> nodes = trie_->nodes();
   const size_t base_depth = nodes[trie_node].depth;
+  const size_t known_bytes = state_tokens == nullptr ? 0 : state_tokens->alike_bytes;
   levels_[0].has_only = false;
   levels_[0].many = from;
-  for (Level& level : levels_) level.counted = nullptr;
+  if (state_tokens != nullptr)
+    for (Level& level : levels_) level.counted = nullptr;
   const std::vector<StateId>* ways = nullptr;
   StateId ways_of = kNoWay;
   for (uint32_t i = trie_node + 1; i < nodes[trie_node].subtree_end;) {
     const TokenTrie::Node& node = nodes[i];
+    if (node.deepest <= known_bytes) {
+      i = node.subtree_end;
+      continue;
+    }
+    const bool is_known = node.depth <= known_bytes;
     const size_t depth = node.depth - base_depth;
     const std::span<const Position> at = levels_[depth - 1].positions();
     Level& to = levels_[depth];
@@ -262,18 +282,20 @@ void Matcher::walk(uint32_t trie_node, const Positions& from, StateTokens* state
           continue;
         }
         to.has_only = true;
-        add_tokens(node, to, /*returned=*/false, state_tokens, tokens);
+        if (!is_known) add_tokens(node, to, /*returned=*/false, state_tokens, tokens);
         ++i;
         continue;
       }
     }
     returned_.clear();
     step(at, node.byte, to.many);
-    for (const uint32_t count : returned_) {
-      state_tokens->returns.push_back({i, count});
-      state_tokens->max_count = std::max(state_tokens->max_count, count);
+    if (!is_known) {
+      for (const uint32_t count : returned_) {
+        if (node.deepest > node.depth) state_tokens->returns.push_back({i, count});
+        state_tokens->max_count = std::max(state_tokens->max_count, count);
+      }
+      add_tokens(node, to, !returned_.empty(), state_tokens, tokens);
     }
-    add_tokens(node, to, !returned_.empty(), state_tokens, tokens);
     i = to.many.empty() ? node.subtree_end : i + 1;
   }
 }
@@ -305,8 +327,64 @@ void Matcher::add_tokens(const TokenTrie::Node& node, Level& level, bool returne
 
 const Matcher::StateTokens& Matcher::tokens_of(StateId state) {
   const auto [known, added] = state_tokens_.try_emplace(state, trie_->mask_words());
-  if (added) walk(0, {{state, kUnknownStack}}, &known->second, known->second.tokens);
-  return known->second;
+  StateTokens& tokens = known->second;
+  if (!added) return tokens;
+  find_alike(state, tokens);
+  walk(0, {{state, kUnknownStack}}, &tokens, tokens.tokens);
+  return tokens;
+}
+
+// For how many bytes the two states lead, whatever the text, to states that differ in nothing but
+// where further text leads: breadth first over the pairs of states that one text leads to. The
+// states of a bounded repetition, for one, are alike until the bound comes near.
+size_t Matcher::num_bytes_alike(StateId a, StateId b) {
+  pairs_.assign(1, {a, b, 0});
+  paired_.clear();
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    const StatePair pair = pairs_[i];
+    const Automaton::State& x = automaton_.states[pair.a];
+    const Automaton::State& y = automaton_.states[pair.b];
+    // A difference that shows behind the pair's text is counted with the text.
+    if (i == kMaxPairs || !automaton_.differ_in_edges_alone(pair.a, pair.b))
+      return pair.num_bytes == 0 ? 0 : pair.num_bytes - 1;
+    if (pair.num_bytes == kMaxAlikeBytes) continue;
+    for (uint32_t edge = 0; edge < x.edges_end - x.edges_begin; ++edge) {
+      const StateId to_a = automaton_.edges[x.edges_begin + edge].target;
+      const StateId to_b = automaton_.edges[y.edges_begin + edge].target;
+      if (to_a != to_b && paired_.insert(uint64_t{to_a} << 32 | to_b).second)
+        pairs_.push_back({to_a, to_b, pair.num_bytes + 1});
+    }
+  }
+  return kMaxAlikeBytes;
+}
+
+// Looks for a state with whose tokens a walk from `state` can be spared, but for the longest.
+void Matcher::find_alike(StateId state, StateTokens& tokens) {
+  const Automaton::State& own = automaton_.states[state];
+  uint64_t next_bytes = 0;
+  int num_next = 0;
+  for (uint32_t i = own.edges_begin; i < own.edges_end; ++i) {
+    const Edge& edge = automaton_.edges[i];
+    next_bytes = std::rotl((next_bytes ^ edge.first << 8 ^ edge.last) * kSpread, 29);
+    num_next += edge.last - edge.first + 1;
+  }
+  if (num_next < kMinNextBytes) return;
+  std::vector<StateId>& walked = walked_[next_bytes];
+  const StateTokens* alike = nullptr;
+  size_t num_bytes = kMinAlikeBytes;
+  for (const StateId other : walked) {
+    const size_t shared = num_bytes_alike(state, other);
+    if (shared < num_bytes || (alike != nullptr && shared == num_bytes)) continue;
+    alike = &state_tokens_.at(other);
+    num_bytes = shared;
+  }
+  if (alike == nullptr) {
+    if (walked.size() < kMaxCompared) walked.push_back(state);
+    return;
+  }
+  tokens.alike = alike;
+  tokens.alike_bytes = num_bytes;
+  tokens.max_count = alike->max_count;
 }
 
 size_t Matcher::Hash::operator()(const Positions& positions) const {
@@ -332,22 +410,36 @@ Position Matcher::without_needless_count(Position position) {
 
 void Matcher::add_tokens_after(Position position, TokenSet& tokens) {
   const StateTokens& own = tokens_of(position.state);
-  tokens.add(own.tokens);
   const Frame frame = frames_[position.stack];
   const LengthRange& length = automaton_.lengths[frame.length];
   const auto may_have = [&](bool ended, uint32_t count) {
     const uint64_t total = uint64_t{frame.count} + count;
     return total <= length.max && (!ended || total >= length.min);
   };
-  for (const auto& [added, ids] : own.counted_tokens)
-    if (may_have(added.ended, added.count)) tokens.add(ids);
-  if (position.stack == kEmptyStack || own.returns.empty()) return;
+  const auto add_within_rule = [&](const StateTokens& from, TokenSet& to) {
+    to.add(from.tokens);
+    for (const auto& [added, ids] : from.counted_tokens)
+      if (may_have(added.ended, added.count)) to.add(ids);
+  };
+  if (own.alike != nullptr) {
+    TokenSet shared(trie_->mask_words());
+    add_within_rule(*own.alike, shared);
+    shared.remove(trie_->tokens_longer_than(own.alike_bytes));
+    tokens.add(shared);
+  }
+  add_within_rule(own, tokens);
+  if (position.stack == kEmptyStack) return;
   // Where the rule may have ended inside a token, the token goes on in the caller.
   Positions behind;
   seen_.clear();
   expand({frame.return_to, frame.parent}, behind);
-  for (const StateTokens::Return& end : own.returns)
+  const auto add_behind = [&](const StateTokens::Return& end) {
     if (may_have(true, end.count)) walk(end.trie_node, behind, nullptr, tokens);
+  };
+  if (own.alike != nullptr)
+    for (const StateTokens::Return& end : own.alike->returns)
+      if (trie_->nodes()[end.trie_node].depth <= own.alike_bytes) add_behind(end);
+  for (const StateTokens::Return& end : own.returns) add_behind(end);
 }
 
 const TokenSet& Matcher::tokens_after(const Positions& positions) {

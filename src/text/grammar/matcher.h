@@ -27,6 +27,7 @@ class TokenSet {
   explicit TokenSet(size_t mask_words) : mask_words_(mask_words) {}
   void add(std::span<const int32_t> ids);
   void add(const TokenSet& other);
+  void remove(std::span<const int32_t> ids);
   /// Keeps the bits of `allowed` that are in the set; false when that keeps all of them.
   bool restrict(std::span<uint64_t> allowed) const;
   size_t num_bytes() const { return ids_.size() * sizeof(int32_t) + bits_.size() * 8; }
@@ -90,6 +91,15 @@ class Matcher {
     std::map<Length, TokenSet> counted_tokens;
     std::vector<Return> returns;
     uint32_t max_count = 0;  // of all that is counted
+    // Not null: of tokens of at most `alike_bytes` bytes, what is known of `alike` holds here, and
+    // what stands above are longer ones alone.
+    const StateTokens* alike = nullptr;
+    size_t alike_bytes = 0;
+  };
+
+  struct StatePair {
+    StateId a = 0, b = 0;
+    size_t num_bytes = 0;  // of the shortest text that leads to both
   };
 
   // Where the text at one depth of the tree has led in walk(), which is nearly always to one
@@ -113,6 +123,8 @@ class Matcher {
   void expand(Position position, Positions& out);
   bool see(Position position);
   void walk(uint32_t trie_node, const Positions& from, StateTokens* state_tokens, TokenSet& tokens);
+  size_t num_bytes_alike(StateId a, StateId b);
+  void find_alike(StateId state, StateTokens& tokens);
   void add_tokens(const TokenTrie::Node& node, Level& level, bool returned,
                   StateTokens* state_tokens, TokenSet& tokens);
   const std::vector<StateId>& ways_from(StateId state);
@@ -142,6 +154,11 @@ class Matcher {
 
   std::vector<Level> levels_;  // scratch of walk(): by depth
   std::unordered_map<StateId, StateTokens> state_tokens_;
+  // States from which the whole vocabulary has been walked, by the bytes that they let come next.
+  std::unordered_map<uint64_t, std::vector<StateId>> walked_;
+  // Scratch of num_bytes_alike(): pairs of states in the order in which text leads to them.
+  std::vector<StatePair> pairs_;
+  std::unordered_set<uint64_t> paired_;
   struct Hash {
     size_t operator()(const Positions& positions) const;
   };

@@ -34,8 +34,13 @@ TokenTrie::TokenTrie(std::span<const std::string_view> token_bytes,
   nodes_.emplace_back();
   std::vector<uint32_t> path = {0};
   const auto close_to = [&](size_t depth) {
-    for (; path.size() > depth + 1; path.pop_back())
-      nodes_[path.back()].subtree_end = static_cast<uint32_t>(nodes_.size());
+    for (; path.size() > depth + 1; path.pop_back()) {
+      Node& node = nodes_[path.back()];
+      node.subtree_end = static_cast<uint32_t>(nodes_.size());
+      node.deepest = std::max(node.deepest, node.depth);
+      Node& parent = nodes_[path[path.size() - 2]];
+      parent.deepest = std::max(parent.deepest, node.deepest);
+    }
   };
   std::string_view last;
   for (uint32_t i = 0; i < tokens_.size(); ++i) {
@@ -55,6 +60,20 @@ TokenTrie::TokenTrie(std::span<const std::string_view> token_bytes,
   }
   close_to(0);
   nodes_[0].subtree_end = static_cast<uint32_t>(nodes_.size());
+
+  longer_counts_.assign(static_cast<size_t>(max_depth_) + 1, 0);
+  for (const int32_t id : tokens_)
+    for (size_t length = 0; length < this->token_bytes(id).size(); ++length)
+      ++longer_counts_[length];
+  by_length_ = tokens_;
+  std::stable_sort(by_length_.begin(), by_length_.end(), [&](int32_t a, int32_t b) {
+    return this->token_bytes(a).size() > this->token_bytes(b).size();
+  });
+}
+
+std::span<const int32_t> TokenTrie::tokens_longer_than(size_t num_bytes) const {
+  if (num_bytes >= longer_counts_.size()) return {};
+  return std::span(by_length_).first(longer_counts_[num_bytes]);
 }
 
 bool TokenTrie::is_end(int32_t id) const {

@@ -32,7 +32,8 @@ class TokenTrie {
     uint32_t subtree_end = 0;
     uint32_t first_token = 0;  // into tokens(): those that end here
     uint16_t num_tokens = 0;
-    uint16_t depth = 0;  // bytes from the root
+    uint16_t depth = 0;    // bytes from the root
+    uint16_t deepest = 0;  // the greatest depth in the subtree
     uint8_t byte = 0;
   };
   std::span<const Node> nodes() const { return nodes_; }
@@ -41,12 +42,16 @@ class TokenTrie {
     return std::span(tokens_).subspan(node.first_token, node.num_tokens);
   }
   int max_depth() const { return max_depth_; }
+  /// Those of tokens() that have more bytes.
+  std::span<const int32_t> tokens_longer_than(size_t num_bytes) const;
 
  private:
   std::vector<int32_t> end_ids_;
   std::vector<int32_t> silent_ids_;
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;
+  std::vector<int32_t> by_length_;     // tokens_, the longest first
+  std::vector<size_t> longer_counts_;  // by length: how many tokens are longer
   std::vector<char> bytes_;
   std::vector<uint32_t> byte_offsets_;  // vocab_size + 1
   int max_depth_ = 0;
