@@ -178,10 +178,11 @@ double cached_ns_per_weight(ThreadPool& pool, onecard::cpu::Isa isa, ops::Exl3Pr
                          .sums_stride = kStrips * 16});
       ends[size_t(task)] = Clock::now();
     });
-    const std::chrono::duration<double, std::nano> ns =
-        *std::max_element(ends.begin(), ends.end()) -
-        *std::min_element(starts.begin(), starts.end());
-    best = std::min(best, ns.count() / (double(num_threads) * kPasses * kStrips * 128 * 16));
+    double weights_per_ns = 0;  // each thread at its own pace, as work by ticket lets them
+    for (size_t i = 0; i < starts.size(); ++i)
+      weights_per_ns += kPasses * kStrips * 128.0 * 16.0 /
+                        std::chrono::duration<double, std::nano>(ends[i] - starts[i]).count();
+    best = std::min(best, 1 / weights_per_ns);
   }
   return best;
 }

@@ -12,6 +12,7 @@ void add_commands(CLI::App& app, Commands& commands) {
   add_inspect(app, commands);
   add_quantize(app, commands);
   add_compare(app, commands);
+  add_precision(app, commands);
   add_logits(app, commands);
   add_render(app, commands);
   add_parse(app, commands);

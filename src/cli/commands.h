@@ -23,6 +23,7 @@ void add_engram_map(CLI::App& app, Commands& commands);
 void add_inspect(CLI::App& app, Commands& commands);
 void add_compare(CLI::App& app, Commands& commands);
 void add_config(CLI::App& app, Commands& commands);
+void add_precision(CLI::App& app, Commands& commands);
 void add_logits(CLI::App& app, Commands& commands);
 void add_serve(CLI::App& app, Commands& commands);
 void add_chat(CLI::App& app, Commands& commands);

@@ -17,6 +17,7 @@
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "model/precision_record.h"
 #include "server/app.h"
 #include "server/http/server.h"
 #include "server/service.h"
@@ -171,10 +172,14 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   engine_options.max_queued_seqs = config.max_queued_requests;
   engine_options.prefill_chunk_tokens = config.prefill_chunk_tokens;
   engine_options.stop_token_ids = stop_ids(*parts_->tokenizer);
-  std::unique_ptr<model::Model> model =
-      model::Model::load(std::move(checkpoint), model_config,
-                         {.backend = backend_of(runner_options.device),
-                          .expert_precision = parse_expert_precision(config.expert_precision)});
+  model::Arithmetic arithmetic;
+  if (runner_options.device == nullptr)
+    arithmetic = model::choose_arithmetic(model::read_precision_record(checkpoint),
+                                          parse_expert_precision(config.expert_precision));
+  runner_options.dense_int16 = arithmetic.dense_int16;
+  std::unique_ptr<model::Model> model = model::Model::load(
+      std::move(checkpoint), model_config,
+      {.backend = backend_of(runner_options.device), .expert_precision = arithmetic.experts});
   if (runner_options.device == nullptr)
     runner_options.num_threads =
         choose_threads(*model, runner_options.isa, asked.threads, config.threads);
@@ -185,10 +190,6 @@ LocalServer::LocalServer(const ServerConfig& asked) {
   parts_->app = std::make_unique<server::App>(*parts_->service);
   parts_->http.run(*parts_->app);
 
-  if (config.expert_precision == "int8" && runner_options.device == nullptr)
-    log::warn("int8_experts",
-              {{"effect", "answers differ from the exact model's by about 1 percent an expert"},
-               {"judge_with", "onecard compare MODEL MODEL --expert-precision int8"}});
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   log::info("ready",
@@ -198,7 +199,9 @@ LocalServer::LocalServer(const ServerConfig& asked) {
              {"max_num_seqs", std::to_string(config.max_num_seqs)},
              {"device", runner_options.device != nullptr ? runner_options.device->name() : "cpu"},
              {"isa", cpu::isa_name(runner_options.isa)},
-             {"expert_precision", config.expert_precision},
+             {"dense_precision", arithmetic.dense_int16 ? "int16" : "exact"},
+             {"expert_precision", arithmetic.experts ? ops::exl3_precision_name(*arithmetic.experts)
+                                                     : config.expert_precision},
              {"threads", std::to_string(runner_options.num_threads)},
              {"seconds", std::to_string(seconds)}});
 }

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "base/json.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
+#include "cli/text_documents.h"
 #include "device/cpu/isa.h"
 #include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
@@ -51,25 +51,6 @@ struct QuantizeFlags {
   std::string calibration;  // JSON lines: a string each, a document with its special tokens
   int64_t calibration_tokens = 8192;
 };
-
-// The tokens of the calibration documents, up to `limit`; a document is cut where it ends.
-std::vector<std::vector<text::TokenId>> calibration_documents(const std::string& path,
-                                                              const std::string& source,
-                                                              int64_t limit) {
-  const auto tokenizer = text::Tokenizer::load(source + "/tokenizer.json");
-  std::istringstream lines(io::read_text_file(path, kMaxFileBytes));
-  std::vector<std::vector<text::TokenId>> documents;
-  std::string line;
-  while (limit > 0 && std::getline(lines, line)) {
-    std::vector<text::TokenId> tokens = tokenizer.encode(json::parse(line).as_string());
-    if (tokens.empty()) continue;
-    if (int64_t(tokens.size()) > limit) tokens.resize(size_t(limit));
-    limit -= int64_t(tokens.size());
-    documents.push_back(std::move(tokens));
-  }
-  require(!documents.empty(), ErrorCode::kInvalidArgument, "--calibration: no text in the file");
-  return documents;
-}
 
 // Reads every document with the unquantised model, every layer on every token; returns the number
 // of tokens.
@@ -195,10 +176,10 @@ int run_quantize(const QuantizeFlags& flags) {
   list_plain_matrices(source, options.pack);
   quantize::Calibration calibration(exec, source, config);
   if (!flags.calibration.empty()) {
-    options.calibration_tokens =
-        calibrate(exec, flags.source, config,
-                  calibration_documents(flags.calibration, flags.source, flags.calibration_tokens),
-                  calibration);
+    options.calibration_tokens = calibrate(
+        exec, flags.source, config,
+        read_documents("--calibration", flags.calibration, flags.source, flags.calibration_tokens),
+        calibration);
     options.calibration = std::filesystem::path(flags.calibration).filename().string() + ", " +
                           std::to_string(options.calibration_tokens) + " tokens";
     options.hessians = &calibration;

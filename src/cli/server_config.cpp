@@ -79,8 +79,9 @@ void add_model_flags(CLI::App& command, ServerConfig& config) {
   group
       ->add_option(
           "--expert-precision", config.expert_precision,
-          "Arithmetic of EXL3 experts on the CPU; auto: exact up to 1 MiB an expert, int16 "
-          "above. int8 changes answers")
+          "Arithmetic of EXL3 weights on the CPU; auto: the fastest that onecard precision has "
+          "found harmless for this model, else int16 for experts above 1 MiB and exact for the "
+          "rest; exact: all; int8: refused without such a record")
       ->envname("ONECARD_EXPERT_PRECISION")
       ->check(CLI::IsMember({"auto", "exact", "int16", "int8"}))
       ->capture_default_str();

@@ -24,6 +24,7 @@ struct Exec {
   Backend backend = Backend::kCpu;
   cpu::Isa isa = cpu::Isa::kPlain;  // CPU kernels no wider than this
   ThreadPool* pool = nullptr;       // null: the calling thread alone
+  bool dense_int16 = false;         // CPU: dense EXL3 products round activations to 15 bits
   void* stream = nullptr;           // CUDA: the cudaStream_t that work is queued on
   DeviceScratch scratch{};          // CUDA: that of the stream
 };

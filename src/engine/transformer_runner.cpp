@@ -96,7 +96,7 @@ class TransformerRunner final : public ModelRunner {
       return options_.device->exec();
     }
     if (pool_ == nullptr) pool_ = std::make_unique<ThreadPool>(options_.num_threads);
-    return {.isa = options_.isa, .pool = pool_.get()};
+    return {.isa = options_.isa, .pool = pool_.get(), .dense_int16 = options_.dense_int16};
   }
 
   std::unique_ptr<model::Model> model_;

@@ -21,6 +21,7 @@ struct TransformerOptions {
   std::shared_ptr<const CudaDevice> device = nullptr;  // that the model was loaded on; null: CPU
   cpu::Isa isa = cpu::Isa::kPlain;                     // CPU
   int num_threads = 1;                  // of the CPU pool, the engine thread included
+  bool dense_int16 = false;             // Exec::dense_int16
   int64_t prefix_cache_bytes = 0;       // 0: nothing is kept
   int64_t prefix_stride_tokens = 1024;  // how often the inside of a prompt is kept
 };

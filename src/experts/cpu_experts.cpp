@@ -140,6 +140,12 @@ CpuExperts::CpuExperts(ExpertWeights weights, std::optional<ops::Exl3Precision> 
     : state_(std::make_unique<State>(std::move(weights), precision)) {}
 CpuExperts::~CpuExperts() = default;
 
+void CpuExperts::set_precision(std::optional<ops::Exl3Precision> precision) {
+  if (state_->exl3)
+    state_->exl3->set_precision(
+        precision.value_or(fitting_precision(state_->weights.experts.front())));
+}
+
 void CpuExperts::set_observer(HiddenObserver observer) { state_->observer = std::move(observer); }
 
 std::optional<ExpertTiming> CpuExperts::choose_fastest(cpu::Isa isa,

@@ -28,6 +28,9 @@ class CpuExperts final : public ExpertEngine {
   std::optional<ExpertTiming> choose_fastest(cpu::Isa isa,
                                              std::span<const int> thread_counts) override;
 
+  /// As at construction; between calls.
+  void set_precision(std::optional<ops::Exl3Precision> precision);
+
   /// Shows the input of an expert's down projection, [its rows, intermediate], for calibration.
   using HiddenObserver =
       std::function<void(int64_t layer_idx, int64_t expert_id, View<const float> hidden)>;

@@ -517,5 +517,8 @@ void Exl3Experts::forward_add(const Exec& exec, View<const float> x,
 
 const Exl3Experts::Options& Exl3Experts::options() const { return state_->options; }
 void Exl3Experts::set_prefetch_bytes(int bytes) { state_->options.prefetch_bytes = bytes; }
+void Exl3Experts::set_precision(ops::Exl3Precision precision) {
+  state_->options.precision = precision;
+}
 
 }  // namespace onecard::experts

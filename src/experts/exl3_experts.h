@@ -53,7 +53,8 @@ class Exl3Experts {
                    View<float> out);
 
   const Options& options() const;
-  void set_prefetch_bytes(int bytes);  // between calls
+  void set_prefetch_bytes(int bytes);  // between calls, both
+  void set_precision(ops::Exl3Precision precision);
 
  private:
   struct State;

@@ -37,11 +37,11 @@ struct LinearWeight {
 
 /// out[t,o] = sum_i W[o,i] x[t,i].   x: [tokens, in] f32; out: [tokens, out] f32, not x.
 /// Plain path: weights exact, products summed in f64 (kExl3: y = (H (H(x suh) Wi)) svh, all in
-/// f64). AVX2 and up: summed in f32; kExl3 by strip kernels, for mul1 on x in 15 bits
-/// (exl3_kernels.h). Work is split by outputs over exec.pool: a row's result depends neither on the
-/// number of threads nor on the other rows. CUDA: queued on exec.stream; plain formats in f32, EXL3
-/// with its rotated activations in fp16 and sums in f32; a row's result does not depend on the
-/// other rows of an EXL3 product. Throws kInvalidArgument on a bad shape.
+/// f64). AVX2 and up: summed in f32; kExl3 by strip kernels, exact, or with exec.dense_int16 and
+/// mul1 on x in 15 bits (exl3_kernels.h). Work is split by outputs over exec.pool: a row's result
+/// depends neither on the number of threads nor on the other rows. CUDA: queued on exec.stream;
+/// plain formats in f32, EXL3 with its rotated activations in fp16 and sums in f32; a row's result
+/// does not depend on the other rows of an EXL3 product. Throws kInvalidArgument on a bad shape.
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out);
 
 /// One product of linear_each().

@@ -9,7 +9,7 @@ import unittest
 import harness
 
 DOC = pathlib.Path(__file__).parents[2] / "docs/config.md"
-COMMANDS = ["serve", "chat", "gates", "config", "inspect", "quantize", "compare", "logits", "render", "parse", "engram-map",
+COMMANDS = ["serve", "chat", "gates", "config", "inspect", "quantize", "compare", "precision", "logits", "render", "parse", "engram-map",
             "bench"]
 
 
@@ -71,6 +71,11 @@ class Config(unittest.TestCase):
             timing = re.search(r"event=expert_timing .*", server.log()).group()
             self.assertRegex(timing, r' kernel="?\w.* prefetch_bytes=(0|3072) threads=1 threads_timed=1 .* GB_per_s=\d+\.\d+ '
                                      r'read_GB_per_s=\d+\.\d+ weights_from=')
+
+    def test_int8_experts_need_a_record_that_allows_them(self):
+        if settings()["--isa"][0] == "plain":
+            self.skipTest("the plain path is exact")
+        self.assertRegex(harness.refusal("--expert-precision", "int8"), r"--expert-precision int8: .* within 0\.0001 nats .* on average: ")
 
     def test_what_a_server_would_refuse_is_refused(self):
         for flags, part in ((["--max-model-len", "999999999"], "--max-model-len"), (["--model", "/no/such"], "/no/such"),

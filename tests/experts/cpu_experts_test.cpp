@@ -196,6 +196,11 @@ TEST(CpuExperts, Exl3KernelsAgreeWithThePlainPath) {
   if (cpu::detect_isa() != cpu::Isa::kPlain) {
     EXPECT_GE(error(int16), 5e-5);  // or it was not int16
   }
+  // And the other way round, on one engine.
+  engine.set_precision(ops::Exl3Precision::kInt16);
+  EXPECT_EQ(error(engine), error(int16));
+  engine.set_precision(std::nullopt);
+  EXPECT_LE(error(engine), 5e-6);
 }
 
 TEST(CpuExperts, TheObserverSeesEveryHiddenRow) {

@@ -184,7 +184,8 @@ void exl3_plain(const Exec& exec, View<const float> x, const exl3::MatrixView& w
 void linear(const Exec& exec, View<const float> x, const LinearWeight& w, View<float> out) {
   if (w.format != Format::kExl3) return dense(exec, x, w, out);
   if (exec.isa >= ::onecard::cpu::Isa::kAvx2)
-    return exl3_linear(exec, Exl3Precision::kF32, x, w.exl3, out);
+    return exl3_linear(exec, exec.dense_int16 ? Exl3Precision::kInt16 : Exl3Precision::kF32, x,
+                       w.exl3, out);
   for (int64_t begin = 0; begin < x.rows; begin += kRowsPerPass) {
     const int64_t end = std::min(x.rows, begin + kRowsPerPass);
     exl3_plain(exec, x.rows_between(begin, end), w.exl3, out.rows_between(begin, end));
