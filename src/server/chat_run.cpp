@@ -57,6 +57,7 @@ ChatRun run_chat(Service& service, const openai::ChatRequest& request,
   options.parser->parallel_tool_calls = request.parallel_tool_calls;
   options.parser->stop = fields.stop;
   options.parser->include_stop_string = fields.include_stop_string;
+  options.markers_are_tokens = !constraint.grammar;
   options.skip_special_tokens = fields.skip_special_tokens;
   options.keep_tokens = request.num_logprobs || fields.return_token_ids;
 

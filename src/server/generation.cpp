@@ -1,12 +1,23 @@
 #include "server/generation.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
+
+#include "text/chat_tokens.h"
 
 namespace onecard::server {
 namespace {
 
 double seconds_since(engine::Clock::time_point from, engine::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+bool has_markers(const text::Tokenizer& tokenizer) {
+  static constexpr std::array kMarkers = {text::kThinkOpen, text::kThinkClose, text::kDsml};
+  return std::all_of(kMarkers.begin(), kMarkers.end(), [&](std::string_view marker) {
+    return tokenizer.added_token(marker).has_value();
+  });
 }
 
 ApiError error_of(const engine::FinishedEvent& finished) {
@@ -30,6 +41,7 @@ Generation::Generation(const text::Tokenizer& tokenizer, Metrics& metrics,
       metrics_(metrics),
       options_(std::move(options)),
       detokenizer_(tokenizer),
+      markers_are_tokens_(options_.markers_are_tokens && has_markers(tokenizer)),
       stop_(options_.stop) {
   if (options_.parser) parser_.emplace(std::move(*options_.parser));
 }
@@ -69,18 +81,25 @@ void Generation::take_token(engine::TokenEvent token, text::MessageEvents& event
   const bool known = token.token < tokenizer_.vocab_size();
   if (known && !(options_.skip_special_tokens && tokenizer_.is_special(token.token))) {
     std::string text;
+    auto origin = markers_are_tokens_ ? text::TextOrigin::kOrdinary : text::TextOrigin::kUnknown;
+    if (markers_are_tokens_ && tokenizer_.is_added(token.token)) {
+      detokenizer_.finish(text);
+      take_text(std::exchange(text, {}), origin, events);
+      origin = text::TextOrigin::kMarker;
+    }
     detokenizer_.push(token.token, text);
-    take_text(text, events);
+    take_text(text, origin, events);
   }
   if (parser_ && !parser_->past_reasoning()) ++usage_.reasoning_tokens;
   if (options_.keep_tokens) tokens_.push_back(std::move(token));
   if (stopped_) handle_.stop();
 }
 
-void Generation::take_text(const std::string& text, text::MessageEvents& events) {
+void Generation::take_text(const std::string& text, text::TextOrigin origin,
+                           text::MessageEvents& events) {
   if (text.empty()) return;
   if (parser_) {
-    for (auto& event : parser_->feed(text)) events.push_back(std::move(event));
+    for (auto& event : parser_->feed(text, origin)) events.push_back(std::move(event));
     stopped_ = parser_->wants_stop();
     return;
   }
@@ -116,7 +135,8 @@ void Generation::finish_text(text::OutputEnd end, text::MessageEvents& events) {
   if (!stopped_) {
     std::string rest;
     detokenizer_.finish(rest);
-    take_text(rest, events);
+    take_text(rest, markers_are_tokens_ ? text::TextOrigin::kOrdinary : text::TextOrigin::kUnknown,
+              events);
   }
   if (parser_) {
     for (auto& event : parser_->finish(end)) events.push_back(std::move(event));

@@ -23,6 +23,9 @@ namespace onecard::server {
 struct GenerationOptions {
   /// None: the output is plain text without structure (completions), cut at `stop`.
   std::optional<text::OutputParserOptions> parser;
+  /// With a parser: tags are known by their control tokens, and one that is spelled by ordinary
+  /// tokens is text. False where a grammar rules the text, whose tags may be spelled.
+  bool markers_are_tokens = true;
   std::vector<std::string> stop;     // without a parser
   bool include_stop_string = false;  // without a parser
   bool skip_special_tokens = true;
@@ -52,7 +55,7 @@ class Generation {
 
  private:
   void take_token(engine::TokenEvent token, text::MessageEvents& events);
-  void take_text(const std::string& text, text::MessageEvents& events);
+  void take_text(const std::string& text, text::TextOrigin origin, text::MessageEvents& events);
   void finish(const engine::FinishedEvent& finished, text::MessageEvents& events);
   void finish_text(text::OutputEnd end, text::MessageEvents& events);
 
@@ -60,6 +63,7 @@ class Generation {
   Metrics& metrics_;
   GenerationOptions options_;
   text::Detokenizer detokenizer_;
+  bool markers_are_tokens_;  // as the options say, and the tokenizer has them
   std::optional<text::OutputParser> parser_;
   text::StopMatcher stop_;
   engine::SequenceHandle handle_;

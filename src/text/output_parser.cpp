@@ -96,7 +96,7 @@ class OutputParser::Impl {
     }
   }
 
-  MessageEvents feed(std::string_view text) {
+  MessageEvents feed(std::string_view text, TextOrigin origin) {
     if (state_ == State::kDone) return {};
     if (state_ == State::kValue && !candidate_ && rest().empty() && filter_.is_plain(text)) {
       // Inside a value, as most pieces of a long argument are: the text is the value's, and that is
@@ -105,7 +105,21 @@ class OutputParser::Impl {
       add_value(text);
       return std::exchange(events_, {});
     }
-    filter_.push(text, buffer_);
+    switch (origin) {
+      case TextOrigin::kUnknown:
+        filter_.push(text, buffer_);
+        break;
+      case TextOrigin::kMarker:
+        markers_known_ = true;
+        if (text == kEos) break;
+        markers_.push_back(buffer_start_ + buffer_.size());
+        buffer_ += text;
+        break;
+      case TextOrigin::kOrdinary:
+        markers_known_ = true;
+        buffer_ += text;
+        break;
+    }
     run();
     drop_consumed();
     return std::exchange(events_, {});
@@ -204,12 +218,29 @@ class OutputParser::Impl {
     return text;
   }
 
+  // `text` is a part of the buffer.
   TagMatch match(std::string_view text, TagSet kinds, Tag& tag) {
     num_bytes_scanned_ += std::min<size_t>(text.size(), 1);
-    const TagMatch result = match_tag(text, kinds, tag);
+    const TagMatch result = match_tag(text, unquoted(text, kinds), tag);
     if (result == TagMatch::kPartial) num_bytes_scanned_ += text.size();
     if (result == TagMatch::kFull) num_bytes_scanned_ += tag.num_bytes;
     return result;
+  }
+
+  // Of `kinds` those that `text` can be more than a quotation of.
+  TagSet unquoted(std::string_view text, TagSet kinds) const {
+    if (!markers_known_) return kinds;
+    const size_t position = buffer_start_ + size_t(text.data() - buffer_.data());
+    const size_t before_marker = text.starts_with("</") ? 2 : 1;
+    TagSet possible;
+    if (is_marker(position)) possible |= kThinkTags;
+    if (text.size() <= before_marker || is_marker(position + before_marker))
+      possible |= kMarkupTags;
+    return kinds & possible;
+  }
+
+  bool is_marker(size_t position) const {
+    return std::binary_search(markers_.begin(), markers_.end(), position);
   }
 
   // `scan_from_` is how far the text behind the tag at `position_` has been searched in vain.
@@ -484,6 +515,7 @@ class OutputParser::Impl {
   // At the end of the output, a closing tag that was cut is no text.
   bool drop_cut_closer() {
     if (!at_end_ || !is_cut_closer(rest())) return false;
+    if (markers_known_ && !is_marker(position_ + 2)) return false;
     position_ += rest().size();
     return true;
   }
@@ -575,6 +607,8 @@ class OutputParser::Impl {
   std::string buffer_;
   size_t buffer_start_ = 0;
   size_t position_ = 0;
+  bool markers_known_ = false;
+  std::vector<size_t> markers_;  // where the control tokens begin, ascending
   size_t scan_tag_ = kNowhere;
   size_t scan_from_ = 0;
   size_t num_bytes_scanned_ = 0;
@@ -597,7 +631,9 @@ OutputParser::~OutputParser() = default;
 OutputParser::OutputParser(OutputParser&&) noexcept = default;
 OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
 
-MessageEvents OutputParser::feed(std::string_view text) { return impl_->feed(text); }
+MessageEvents OutputParser::feed(std::string_view text, TextOrigin origin) {
+  return impl_->feed(text, origin);
+}
 MessageEvents OutputParser::finish(OutputEnd end) { return impl_->finish(end); }
 bool OutputParser::wants_stop() const { return impl_->wants_stop(); }
 bool OutputParser::past_reasoning() const { return impl_->past_reasoning(); }

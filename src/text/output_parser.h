@@ -41,6 +41,13 @@ struct OutputParserOptions {
   bool convert_by_schema = true;
 };
 
+/// What a piece of text was before it was text, and so whether it can be structure.
+enum class TextOrigin {
+  kUnknown,   // text alone: what is spelled like a tag is one
+  kOrdinary,  // ordinary tokens, whole characters: a tag spelled by them is a quotation
+  kMarker,    // one control token, whole: a think tag, the marker of tool markup or any other
+};
+
 class OutputParser {
  public:
   explicit OutputParser(OutputParserOptions options);
@@ -48,8 +55,9 @@ class OutputParser {
   OutputParser(OutputParser&&) noexcept;
   OutputParser& operator=(OutputParser&&) noexcept;
 
-  /// The events that `text` completes. Text after wants_stop() is ignored.
-  MessageEvents feed(std::string_view text);
+  /// The events that `text` completes. Text after wants_stop() is ignored. The pieces of one output
+  /// are either all kUnknown or none is.
+  MessageEvents feed(std::string_view text, TextOrigin origin = TextOrigin::kUnknown);
 
   /// What was held, and MessageEnd. Call once, after the last feed().
   MessageEvents finish(OutputEnd end);

@@ -26,12 +26,20 @@ class TagSet {
   constexpr bool has(TagKind kind) const { return (bits_ & static_cast<unsigned>(kind)) != 0; }
   constexpr TagSet operator|(TagSet other) const { return TagSet(bits_ | other.bits_); }
   constexpr TagSet& operator|=(TagSet other) { return *this = *this | other; }
+  constexpr TagSet operator&(TagSet other) const { return TagSet(bits_ & other.bits_); }
 
  private:
   constexpr explicit TagSet(unsigned bits) : bits_(bits) {}
   unsigned bits_ = 0;
 };
 constexpr TagSet operator|(TagKind a, TagKind b) { return TagSet(a) | TagSet(b); }
+
+/// Those that are one control token.
+constexpr TagSet kThinkTags = TagKind::kThinkOpen | TagKind::kThinkClose;
+/// Those that hold the control token chat_tokens.h calls kDsml, behind their '<' or "</".
+constexpr TagSet kMarkupTags = TagKind::kBlockOpen | TagKind::kBlockClose | TagKind::kInvokeOpen |
+                               TagKind::kInvokeClose | TagKind::kParameterOpen |
+                               TagKind::kParameterClose;
 
 enum class TagMatch {
   kNone,     // no tag, whatever follows

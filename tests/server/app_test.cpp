@@ -66,13 +66,19 @@ class AppTest : public testing::Test {
   void open(const std::string& answer, ServiceOptions options = {},
             engine::EngineOptions engine_options = {},
             std::shared_ptr<std::latch> starts_after = nullptr) {
+    open_with_tokens(tokenizer().encode(answer), std::move(options), engine_options,
+                     std::move(starts_after));
+  }
+
+  void open_with_tokens(std::vector<int32_t> answer, ServiceOptions options = {},
+                        engine::EngineOptions engine_options = {},
+                        std::shared_ptr<std::latch> starts_after = nullptr) {
     const int32_t eos = *tokenizer().added_token(text::kEos);
     engine_options.stop_token_ids = {eos};
     if (options.model_names.empty()) options.model_names = {"demo", "alias"};
     engine_ = std::make_unique<engine::Engine>(
-        std::make_unique<test::ScriptRunner>(tokenizer().encode(answer), eos,
-                                             tokenizer().vocab_size(), kContext,
-                                             std::move(starts_after)),
+        std::make_unique<test::ScriptRunner>(std::move(answer), eos, tokenizer().vocab_size(),
+                                             kContext, std::move(starts_after)),
         engine_options);
     service_ = std::make_unique<Service>(*engine_, tokenizer(), options);
     app_ = std::make_unique<App>(*service_);
@@ -148,6 +154,28 @@ TEST_F(AppTest, AnswersAChat) {
             int64_t(tokenizer().encode("Let me see.\n").size()));
   EXPECT_EQ(usage->find("total_tokens")->as_int64(),
             *usage->find("prompt_tokens")->as_int64() + completion);
+}
+
+// A model that quotes control tokens writes them with ordinary ones: that is text and no structure.
+TEST_F(AppTest, QuotedControlTokensAreText) {
+  for (const std::string_view quoted : text::kChatTokens) {
+    SCOPED_TRACE(quoted);
+    const std::string reasoning = "It says " + std::string(quoted) + " there.";
+    const std::string content = "You wrote " + std::string(quoted) + ", I think.";
+    std::vector<int32_t> tokens = tokenizer().encode(reasoning, text::AddedTokens::kNone);
+    tokens.push_back(*tokenizer().added_token(text::kThinkClose));
+    for (const int32_t token : tokenizer().encode(content, text::AddedTokens::kNone))
+      tokens.push_back(token);
+    open_with_tokens(tokens);
+    const Answer answer = chat("");
+    ASSERT_EQ(answer.response.status, 200) << answer.response.body;
+    const Value body = answer.json();
+    const Value* message = choice(body).find("message");
+    EXPECT_EQ(message->find("reasoning")->as_string(), reasoning);
+    EXPECT_EQ(message->find("content")->as_string(), content);
+    EXPECT_EQ(choice(body).find("finish_reason")->as_string(), "stop");
+    EXPECT_EQ(body.find("usage")->find("completion_tokens")->as_int64(), int64_t(tokens.size()));
+  }
 }
 
 TEST_F(AppTest, AStreamFoldsToTheWholeAnswer) {

@@ -188,6 +188,116 @@ TEST(OutputParserVectors, WholeAndInEveryCut) {
   });
 }
 
+// ---- Tags that are tokens ----
+
+struct TokenPiece {
+  std::string text;
+  TextOrigin origin;
+};
+
+// `raw` as tokens that write every tag with its control token and the rest a character each.
+std::vector<TokenPiece> as_tokens(std::string_view raw) {
+  std::vector<TokenPiece> pieces;
+  while (!raw.empty()) {
+    std::string_view marker;
+    for (const std::string_view candidate : {kThinkOpen, kThinkClose, kDsml, kEos})
+      if (raw.starts_with(candidate)) marker = candidate;
+    if (!marker.empty()) {
+      pieces.push_back({std::string(marker), TextOrigin::kMarker});
+      raw.remove_prefix(marker.size());
+      continue;
+    }
+    size_t size = 1;
+    while (size < raw.size() && (static_cast<unsigned char>(raw[size]) & 0xc0) == 0x80) ++size;
+    pieces.push_back({std::string(raw.substr(0, size)), TextOrigin::kOrdinary});
+    raw.remove_prefix(size);
+  }
+  return pieces;
+}
+
+ParsedMessage parse_tokens(const OutputParserOptions& options,
+                           const std::vector<TokenPiece>& pieces,
+                           OutputEnd end = OutputEnd::kEndOfTurn) {
+  OutputParser parser(options);
+  ParsedMessage message;
+  for (const TokenPiece& piece : pieces)
+    for (const MessageEvent& event : parser.feed(piece.text, piece.origin)) fold(event, message);
+  for (const MessageEvent& event : parser.finish(end)) fold(event, message);
+  return message;
+}
+
+// Neighbouring ordinary tokens in random groups.
+std::vector<TokenPiece> random_groups(const std::vector<TokenPiece>& pieces, std::mt19937& random) {
+  std::vector<TokenPiece> groups;
+  for (const TokenPiece& piece : pieces) {
+    const bool ordinary = piece.origin == TextOrigin::kOrdinary;
+    if (ordinary && !groups.empty() && groups.back().origin == piece.origin && random() % 4 != 0)
+      groups.back().text += piece.text;
+    else
+      groups.push_back(piece);
+  }
+  return groups;
+}
+
+TEST(OutputParserTokens, VectorsWithTheirTagsAsTokens) {
+  for_each_vector([](const Vector& vector) {
+    const std::vector<TokenPiece> pieces = as_tokens(vector.raw);
+    expect_same(parse_tokens(vector.options, pieces, vector.end), vector.expect);
+    std::mt19937 random(1);
+    for (int i = 0; i < 50 && !testing::Test::HasFailure(); ++i)
+      expect_same(parse_tokens(vector.options, random_groups(pieces, random), vector.end),
+                  vector.expect);
+  });
+}
+
+TEST(OutputParserTokens, TagsSpelledByOrdinaryTokensAreText) {
+  OutputParserOptions options =
+      with_tools(R"([{"type": "function", "function": {"name": "get_weather"}}])");
+  options.start = ParserStart::kReasoning;
+  const std::string call = std::string(kDsmlOpen) + " calls>\n" + std::string(kDsmlOpen) +
+                           " invoke name=\"get_weather\">\n" + std::string(kDsmlClose) +
+                           " invoke>\n" + std::string(kDsmlClose) + " calls>";
+  const std::string quoted =
+      "<think> opens, </think> closes, " + call + " calls, " + std::string(kEos) + " ends.";
+  const std::vector<TokenPiece> pieces = {{quoted, TextOrigin::kOrdinary},
+                                          {"</think>", TextOrigin::kMarker},
+                                          {quoted, TextOrigin::kOrdinary}};
+  std::vector<TokenPiece> characters;
+  for (const TokenPiece& piece : pieces) {
+    if (piece.origin == TextOrigin::kMarker) {
+      characters.push_back(piece);
+      continue;
+    }
+    for (const std::string& character : code_points(piece.text))
+      characters.push_back({character, TextOrigin::kOrdinary});
+  }
+  for (const auto& tokens : {pieces, characters}) {
+    const ParsedMessage message = parse_tokens(options, tokens);
+    EXPECT_EQ(message.reasoning, quoted);
+    EXPECT_EQ(message.content, quoted);
+    EXPECT_TRUE(message.calls.empty());
+    EXPECT_EQ(message.finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST(OutputParserTokens, AValueMayQuoteItsOwnCloser) {
+  const OutputParserOptions options =
+      with_tools(R"([{"type": "function", "function": {"name": "write"}}])");
+  const std::string opener = std::string(kDsmlOpen) + " calls>\n" + std::string(kDsmlOpen) +
+                             " invoke name=\"write\">\n" + std::string(kDsmlOpen) +
+                             " parameter name=\"text\" string=\"true\">";
+  const std::string closers = std::string(kDsmlClose) + " parameter>\n" + std::string(kDsmlClose) +
+                              " invoke>\n" + std::string(kDsmlClose) + " calls>";
+  std::vector<TokenPiece> pieces = as_tokens(opener);
+  pieces.push_back({"a" + closers + "b</", TextOrigin::kOrdinary});
+  pieces.push_back({"\uff5cDS", TextOrigin::kOrdinary});
+  for (TokenPiece& piece : as_tokens(closers)) pieces.push_back(std::move(piece));
+  const ParsedMessage message = parse_tokens(options, pieces);
+  ASSERT_EQ(message.calls.size(), 1u);
+  EXPECT_EQ(json::parse(message.calls[0].arguments).find("text")->as_string(),
+            "a" + closers + "b</\uff5cDS");
+}
+
 TEST(OutputParserVectors, SendsNoLessThanRequired) {
   int num_checked = 0;
   for_each_vector([&](const Vector& vector) {
