@@ -3,6 +3,7 @@
 // fast kernels' predictions with the plain path's; scripts/bench_cpu keeps no figure if they
 // differ.
 #include <benchmark/benchmark.h>
+#include <time.h>
 
 #include <algorithm>
 #include <memory>
@@ -143,6 +144,12 @@ void BM_DemoAgreesWithPlain(benchmark::State& state) {
 }
 BENCHMARK(BM_DemoAgreesWithPlain)->Iterations(1);
 
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
+
 void report(benchmark::State& state, int64_t tokens) {
   using Counter = benchmark::Counter;
   state.counters["tok_per_s"] = Counter(double(tokens), Counter::kIsIterationInvariantRate);
@@ -194,6 +201,47 @@ BENCHMARK(BM_DemoDecode)
     ->ArgNames({"context", "threads"})
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+// A step of several sequences, each at its own place behind a prompt of 512 tokens. One thread, in
+// processor time: what a step costs, and not how busy the machine is.
+void BM_DemoStep(benchmark::State& state) {
+  const int64_t num_sequences = state.range(0);
+  const Exec exec = fast_exec();
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<DecodeStep::Row> rows;
+  const std::vector<int32_t> ids = token_ids(512 + num_sequences);
+  const auto start = [&] {
+    rows.clear();
+    for (int64_t i = 0; i < num_sequences; ++i) {
+      if (int64_t(sequences.size()) <= i) sequences.push_back(std::make_unique<Sequence>());
+      sequences[size_t(i)]->restart();
+      sequences[size_t(i)]->prefill(exec, std::span(ids).subspan(size_t(i), 512));
+      rows.push_back({&sequences[size_t(i)]->state(), int32_t(300 + 7 * i)});
+    }
+  };
+  start();
+  DecodeStep step(demo(), num_sequences, kCapacity);
+  Buffer<float> logits(num_sequences * demo().vocab_size());
+  std::vector<double> times;
+  for (auto _ : state) {
+    if (sequences[0]->state().room_tokens() == 0) start();
+    const double begin = thread_seconds();
+    step.run(exec, rows, logits.view(num_sequences, demo().vocab_size()));
+    times.push_back(thread_seconds() - begin);
+    state.SetIterationTime(times.back());
+    for (DecodeStep::Row& row : rows) row.token = 256 + (row.token * 7 + 1) % 4096;
+  }
+  // The fastest tenth: a neighbour on the same core can double the others.
+  std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 10), times.end());
+  state.counters["step_cpu_ms"] = times[times.size() / 10] * 1e3;
+}
+BENCHMARK(BM_DemoStep)
+    ->ArgName("sequences")
+    ->Arg(1)
+    ->Arg(2)
+    ->Arg(4)
+    ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

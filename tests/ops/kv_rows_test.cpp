@@ -78,6 +78,12 @@ TEST(KvRows, ScalesAtTheirEnds) {
     // and e4m3 has steps of 0.5 there.
     x[3] = 1e-6f;
     EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa)[3], 4 * 0x1p-22f);
+    for (const float scale : {0x1p7f, 0x1p8f, 0x1p100f}) {  // up to 2^7 it is joined with the bias
+      x[3] = -448 * scale;
+      x[4] = 0x1p-9f * scale;
+      EXPECT_EQ(through(KvFormat::kFp8Block32, x, isa), x);
+    }
+    x[4] = 0;
   }
 }
 

@@ -85,7 +85,7 @@ inline void dots_block(const float* w, int64_t num_outputs, const float* x, int6
 template <int kX>
 void dots_of(const float* w, int64_t num_outputs, const float* x, int64_t x_stride, int64_t n,
              double* out) {
-  constexpr int kW = kX == 4 ? 3 : 6;  // 12 or 6 sums: what the registers hold
+  constexpr int kW = kX == 4 ? 3 : 6;  // 12 or 6 sums: what the registers hold; 2 rows: 12
   int64_t o = 0;
   for (; o + kW <= num_outputs; o += kW)
     dots_block<kW, kX>(w + o * n, num_outputs, x, x_stride, n, out + o);
@@ -97,6 +97,8 @@ void dots(const float* w, int64_t num_outputs, const float* x, int64_t x_stride,
   int64_t t = 0;
   for (; t + 4 <= num_rows; t += 4)
     dots_of<4>(w, num_outputs, x + t * x_stride, x_stride, n, out + t * num_outputs);
+  for (; t + 2 <= num_rows; t += 2)  // w may come from far: once for both
+    dots_of<2>(w, num_outputs, x + t * x_stride, x_stride, n, out + t * num_outputs);
   for (; t < num_rows; ++t)
     dots_of<1>(w, num_outputs, x + t * x_stride, x_stride, n, out + t * num_outputs);
 }
@@ -243,33 +245,56 @@ inline float power_of_two(uint8_t e8m0) {  // 1..254: the scales that quantisers
   return value;
 }
 
-/// Eight e4m3 codes to f32: exponent and mantissa moved into place, then the bias put right.
-inline __m256 e4m3_8(__m128i codes) {
-  const __m256i wide = _mm256_cvtepu8_epi32(codes);
-  const __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(0x7f)), 20);
-  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(0x80)), 24);
-  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(magnitude, sign)),
-                       _mm256_set1_ps(0x1p120f));
+/// Eight e4m3 codes as f32 times 2^-120: sign, exponent and mantissa moved into place.
+inline __m256 tiny_e4m3_8(__m128i codes) {
+  const __m256i moved = _mm256_slli_epi32(_mm256_cvtepi8_epi32(codes), 20);
+  return _mm256_castsi256_ps(_mm256_and_si256(moved, _mm256_set1_epi32(int(0x87f00000))));
 }
 
-inline float e4m3_1(uint8_t code) { return _mm256_cvtss_f32(e4m3_8(_mm_cvtsi32_si128(code))); }
-
-/// Sixteen e2m1 codes (8 bytes) times twice their value, as bytes.
-inline __m128i e2m1_16(const uint8_t* bytes) {
-  const __m128i table = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
-  const __m128i nibble = _mm_set1_epi8(15);
-  const __m128i low = _mm_and_si128(packed, nibble);
-  const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), nibble);
-  return _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
+/// 32 e4m3 codes with their scale.
+inline void unpack_e4m3_32(const uint8_t* codes, uint8_t scale, float* out) {
+  constexpr int kLargest = 254 - 120;  // of a scale that takes 2^120 along, as one power of two
+  const bool joined = scale <= kLargest;
+  const __m256 factor = _mm256_set1_ps(joined ? power_of_two(uint8_t(scale + 120)) : 0x1p120f);
+  for (int64_t c = 0; c < 32; c += 8) {
+    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + c));
+    _mm256_storeu_ps(out + c, _mm256_mul_ps(tiny_e4m3_8(eight), factor));
+  }
+  if (joined) return;
+  for (int64_t c = 0; c < 32; c += 8)
+    _mm256_storeu_ps(out + c,
+                     _mm256_mul_ps(_mm256_loadu_ps(out + c), _mm256_set1_ps(power_of_two(scale))));
 }
 
-inline void store_16(__m128i values, float factor, float* out) {
-  const __m256 f = _mm256_set1_ps(factor);
-  const __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(values));
-  const __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(values, 8)));
-  _mm256_storeu_ps(out, _mm256_mul_ps(low, f));
-  _mm256_storeu_ps(out + 8, _mm256_mul_ps(high, f));
+/// Every e4m3 code's value; as a scale, one load each.
+struct E4m3Values {
+  float value[256];
+  constexpr E4m3Values() : value() {
+    for (int code = 0; code < 256; ++code) {
+      const int exponent = code >> 3 & 15, mantissa = code & 7;
+      float magnitude = exponent == 0 ? float(mantissa) / 512 : float(8 + mantissa) / 512;
+      for (int i = 1; i < exponent; ++i) magnitude *= 2;
+      value[code] = code >= 128 ? -magnitude : magnitude;
+    }
+  }
+};
+constexpr E4m3Values kE4m3;
+
+/// Sixteen e2m1 codes (8 bytes) times `scale`: the low three bits of a code choose the magnitude,
+/// the fourth is the sign.
+inline void unpack_e2m1_16(const uint8_t* bytes, __m256 scale, float* out) {
+  const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+  const __m256i down = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const __m256i up = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+  for (int half = 0; half < 2; ++half) {
+    int32_t eight;
+    __builtin_memcpy(&eight, bytes + 4 * half, 4);
+    const __m256i codes = _mm256_set1_epi32(eight);
+    const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, _mm256_srlv_epi32(codes, down));
+    const __m256 sign =
+        _mm256_and_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(codes, up)), _mm256_set1_ps(-0.0f));
+    _mm256_storeu_ps(out + 8 * half, _mm256_mul_ps(_mm256_xor_ps(magnitude, sign), scale));
+  }
 }
 
 void unpack(KvFormat format, const std::byte* row, int64_t dim, float* out) {
@@ -279,19 +304,17 @@ void unpack(KvFormat format, const std::byte* row, int64_t dim, float* out) {
       __builtin_memcpy(out, row, size_t(dim) * sizeof(float));
       return;
     case KvFormat::kFp8Block32:
-      for (int64_t c = 0; c < dim; c += 8) {
-        const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + c));
-        const __m256 s = _mm256_set1_ps(power_of_two(bytes[dim + c / 32]));
-        _mm256_storeu_ps(out + c, _mm256_mul_ps(e4m3_8(codes), s));
-      }
+      for (int64_t c = 0; c < dim; c += 32) unpack_e4m3_32(bytes + c, bytes[dim + c / 32], out + c);
       return;
     case KvFormat::kFp4Block32:
       for (int64_t c = 0; c < dim; c += 16)
-        store_16(e2m1_16(bytes + c / 2), 0.5f * power_of_two(bytes[dim / 2 + c / 32]), out + c);
+        unpack_e2m1_16(bytes + c / 2, _mm256_set1_ps(power_of_two(bytes[dim / 2 + c / 32])),
+                       out + c);
       return;
     case KvFormat::kFp4Block16:
       for (int64_t c = 0; c < dim; c += 16)
-        store_16(e2m1_16(bytes + c / 2), 0.5f * e4m3_1(bytes[dim / 2 + c / 16]), out + c);
+        unpack_e2m1_16(bytes + c / 2, _mm256_broadcast_ss(&kE4m3.value[bytes[dim / 2 + c / 16]]),
+                       out + c);
       return;
   }
 }
