@@ -118,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{2, 128, 33, 5, 3, 300, 130, 0, KvFormat::kFp8Block32,
                          KvFormat::kFp4Block16},
                     Case{2, 32, 16, 40, 20, 9, 4, 40, KvFormat::kFp8Block32, KvFormat::kFp4Block16},
-                    Case{5, 40, 2, 7, 64, 3, 3, 0, KvFormat::kF32, KvFormat::kF32}));
+                    Case{5, 40, 2, 7, 64, 3, 3, 0, KvFormat::kF32, KvFormat::kF32},
+                    Case{5, 1044, 11, 20, 4, 40, 18, 0, KvFormat::kF32, KvFormat::kF32}));
 
 TEST(AttentionContract, RefusesBadShapes) {
   std::vector<float> q(8), out(8), sinks(3);

@@ -373,13 +373,13 @@ double exp_sum(float* a, int64_t n, float shift) {
   return sum8(sum);
 }
 
-/// 8 * kVectors columns of kHeads heads.
+/// sums[h][c] += sum_j a[h * a_stride + j] rows[j * dim + c] for 8 * kVectors columns.
 template <int kHeads, int kVectors>
-void mix_columns(const float* a, int64_t a_stride, const float* rows, int64_t num_rows, int64_t dim,
-                 const float* factor, float* out) {
+inline void mix_columns(const float* a, int64_t a_stride, const float* rows, int64_t num_rows,
+                        int64_t dim, float* sums, int64_t sums_stride) {
   __m256 sum[kHeads][kVectors];
   for (int h = 0; h < kHeads; ++h)
-    for (int v = 0; v < kVectors; ++v) sum[h][v] = _mm256_setzero_ps();
+    for (int v = 0; v < kVectors; ++v) sum[h][v] = _mm256_load_ps(sums + h * sums_stride + 8 * v);
   for (int64_t j = 0; j < num_rows; ++j) {
     __m256 row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = _mm256_loadu_ps(rows + j * dim + 8 * v);
@@ -389,23 +389,41 @@ void mix_columns(const float* a, int64_t a_stride, const float* rows, int64_t nu
     }
   }
   for (int h = 0; h < kHeads; ++h)
-    for (int v = 0; v < kVectors; ++v) {
-      float* const to = out + h * dim + 8 * v;
-      _mm256_storeu_ps(to,
-                       _mm256_fmadd_ps(sum[h][v], _mm256_set1_ps(factor[h]), _mm256_loadu_ps(to)));
-    }
+    for (int v = 0; v < kVectors; ++v) _mm256_store_ps(sums + h * sums_stride + 8 * v, sum[h][v]);
 }
 
+/// Some rows at a time, as many as the first-level cache holds beside the sums: all columns of
+/// them, then the next. A column's sum is one chain over all rows either way.
 template <int kHeads>
 void mix_heads(const float* a, int64_t a_stride, const float* rows, int64_t num_rows, int64_t dim,
                const float* factor, float* out) {
   constexpr int kVectors = kHeads == 4 ? 2 : 8;
-  int64_t c = 0;
-  for (; c + 8 * kVectors <= dim; c += 8 * kVectors)
-    mix_columns<kHeads, kVectors>(a, a_stride, rows + c, num_rows, dim, factor, out + c);
-  for (; c + 8 <= dim; c += 8)
-    mix_columns<kHeads, 1>(a, a_stride, rows + c, num_rows, dim, factor, out + c);
-  for (; c < dim; ++c)
+  constexpr int64_t kColumns = 512, kBlockFloats = 4096;
+  alignas(32) float sums[kHeads * kColumns];
+  const int64_t whole = dim / 8 * 8;
+  const int64_t block_rows = kBlockFloats / dim > 4 ? kBlockFloats / dim : 4;
+  for (int64_t first = 0; first < whole; first += kColumns) {
+    const int64_t columns = whole - first < kColumns ? whole - first : kColumns;
+    for (int h = 0; h < kHeads; ++h)
+      for (int64_t c = 0; c < columns; c += 8)
+        _mm256_store_ps(sums + h * kColumns + c, _mm256_setzero_ps());
+    for (int64_t j = 0; j < num_rows; j += block_rows) {
+      const int64_t n = num_rows - j < block_rows ? num_rows - j : block_rows;
+      const float* const block = rows + j * dim + first;
+      int64_t c = 0;
+      for (; c + 8 * kVectors <= columns; c += 8 * kVectors)
+        mix_columns<kHeads, kVectors>(a + j, a_stride, block + c, n, dim, sums + c, kColumns);
+      for (; c < columns; c += 8)
+        mix_columns<kHeads, 1>(a + j, a_stride, block + c, n, dim, sums + c, kColumns);
+    }
+    for (int h = 0; h < kHeads; ++h)
+      for (int64_t c = 0; c < columns; c += 8) {
+        float* const to = out + h * dim + first + c;
+        _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_load_ps(sums + h * kColumns + c),
+                                             _mm256_set1_ps(factor[h]), _mm256_loadu_ps(to)));
+      }
+  }
+  for (int64_t c = whole; c < dim; ++c)
     for (int h = 0; h < kHeads; ++h) {
       float sum = 0;
       for (int64_t j = 0; j < num_rows; ++j) sum += a[h * a_stride + j] * rows[j * dim + c];
