@@ -74,24 +74,46 @@ ONECARD_INLINE void multiply(const PanelF32& panel, const byte* x, const float*,
   add_sums<R>(sum, sums, sums_stride);
 }
 
-// The same without a panel.
+// The products of some pairs, First the first of them, in the order of the stream.
+template <int K, int R, int First, int N, int... Pairs>
+ONECARD_INLINE void multiply_pairs(const __m256 (&w)[N], const byte* x, __m256 (&sum)[R][2],
+                                   std::integer_sequence<int, Pairs...>) {
+  const auto one = [&](auto idx) __attribute__((always_inline)) {
+    constexpr int kIdx = decltype(idx)::value;
+    using Shape = PairShape<K, First + kIdx>;
+    for (int r = 0; r < R; ++r) {
+      const byte* const in = x + r * kF32RowBytes + 4 * Shape::kStreamRow;
+      __m256& s = sum[r][Shape::kHalf];
+      s = _mm256_fmadd_ps(w[2 * kIdx + 1], broadcast(in + 4),
+                          _mm256_fmadd_ps(w[2 * kIdx], broadcast(in), s));
+      pin(s);  // stays in a register: GCC 12 would spill it rather than a constant
+    }
+  };
+  (one(std::integral_constant<int, Pairs>()), ...);
+}
+
+// The same without a panel, four pairs of states at a time.
 template <int K, Codebook B, int R>
 ONECARD_INLINE void decode_and_multiply(const Exl3Strips& a, const byte* tiles, float* sums) {
+  constexpr int kPairs = 4;
   __m256 sum[R][2];
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+#pragma GCC unroll 1
   for (int kt = 0; kt < kTilesPerStrip; ++kt) {
     const Words<K> words = load_words<K>(tiles + kt * a.tile_stride_bytes);
     const byte* const x = a.activations + 64 * kt;
+    __m256i states[2 * kPairs];
     each_pair([&](auto pair) __attribute__((always_inline)) {
-      using Shape = PairShape<K, decltype(pair)::value>;
-      const __m256i both = window<K, decltype(pair)::value>(words);
-      const __m256 w0 = codebook_values<B>(single_state(both, Shape::kShift0));
-      const __m256 w1 = codebook_values<B>(single_state(both, Shape::kShift1));
-      for (int r = 0; r < R; ++r) {
-        const byte* const in = x + r * kF32RowBytes + 4 * Shape::kStreamRow;
-        __m256& s = sum[r][Shape::kHalf];
-        s = _mm256_fmadd_ps(w1, broadcast(in + 4), _mm256_fmadd_ps(w0, broadcast(in), s));
-        asm("" : "+x"(s));  // stays in a register: GCC 12 would spill it rather than a constant
+      constexpr int kPair = decltype(pair)::value, kAt = 2 * (kPair % kPairs);
+      using Shape = PairShape<K, kPair>;
+      const __m256i both = window<K, kPair>(words);
+      states[kAt] = single_state(both, Shape::kShift0);
+      states[kAt + 1] = single_state(both, Shape::kShift1);
+      if constexpr (kAt + 2 == 2 * kPairs) {
+        __m256 w[2 * kPairs];
+        codebook_values<B>(states, w);
+        multiply_pairs<K, R, kPair + 1 - kPairs>(w, x, sum,
+                                                 std::make_integer_sequence<int, kPairs>());
       }
     });
   }

@@ -189,6 +189,52 @@ ONECARD_INLINE __m256 codebook_values(__m256i state) {
   }
 }
 
+// Keeps a value in a register here, and the steps of several values in the order in which they are
+// written: the compiler would finish one value after another, and a core that looks ahead over so
+// long a chain finds too little to do beside it.
+template <typename Vector>
+ONECARD_INLINE void pin(Vector& v) {
+  asm volatile("" : "+x"(v));
+}
+
+// codebook_values() of N vectors of states at once, step by step.
+template <Codebook B, int N>
+ONECARD_INLINE void codebook_values(__m256i (&states)[N], __m256 (&values)[N]) {
+  if constexpr (B != Codebook::kMul1) {
+    for (int i = 0; i < N; ++i) values[i] = codebook_values<B>(states[i]);
+  } else {
+    const auto step = [&](auto&& f) __attribute__((always_inline)) {
+      for (auto& s : states) {
+        s = f(s);
+        pin(s);
+      }
+    };
+    const __m256i multiplier = _mm256_set1_epi32(int(kMul1)), ones = _mm256_set1_epi8(1);
+    step([&](__m256i s)
+             __attribute__((always_inline)) { return _mm256_mullo_epi32(s, multiplier); });
+    step([&](__m256i s) __attribute__((always_inline)) { return _mm256_maddubs_epi16(s, ones); });
+    step([](__m256i s)
+             __attribute__((always_inline)) { return _mm256_madd_epi16(s, _mm256_set1_epi16(1)); });
+    // As above, and exact at each step: the sum becomes 2^23 + sum by its bits, which the bias
+    // takes away again, and 2^13 times a value is a matter of its exponent.
+    step([](__m256i s) __attribute__((always_inline)) {
+      return _mm256_or_si256(s, _mm256_set1_epi32(0x4b000000));
+    });
+    constexpr float kGain = 0.00676727294921875f, kBias = -3.453125f - 0x1p23f * kGain;
+    for (int i = 0; i < N; ++i) {
+      values[i] = _mm256_fmadd_ps(_mm256_castsi256_ps(states[i]), _mm256_set1_ps(kGain),
+                                  _mm256_set1_ps(kBias));
+      pin(values[i]);
+    }
+    for (auto& value : values) {
+      const __m256 large = _mm256_castsi256_ps(
+          _mm256_add_epi32(_mm256_castps_si256(value), _mm256_set1_epi32(13 << 23)));
+      value = _mm256_sub_ps(large, _mm256_sub_ps(large, value));
+      pin(value);
+    }
+  }
+}
+
 ONECARD_INLINE void prefetch(const byte* strip, int ahead, int strip_bytes) {
   if (ahead == 0) return;
   for (int i = 0; i < strip_bytes; i += 64)
