@@ -34,7 +34,7 @@ class Config:
     kv_source_layer_ids: tuple = (2, 4, 6)
     index_source_layer_ids: tuple = (2, 4, 6, 8)
     candidate_source_layer_id: int = 6
-    candidate_topk_blocks: int = 256
+    candidate_topk_blocks: int = 512
     candidate_block_size: int = 8
     index_n_heads: int = 4
     index_head_dim: int = 64
