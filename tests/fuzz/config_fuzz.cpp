@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "model/config.h"
@@ -12,7 +13,17 @@ namespace {
 using onecard::model::LayerMode;
 using onecard::model::ModelConfig;
 
+void check_layers(const ModelConfig& config, const std::vector<int64_t>& layers) {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i] < 0 || layers[i] >= config.num_hidden_layers ||
+        (i > 0 && layers[i] <= layers[i - 1]))
+      std::abort();
+}
+
 void check(const ModelConfig& config) {
+  check_layers(config, config.kv_source_layer_ids);
+  check_layers(config, config.index_source_layer_ids);
+  check_layers(config, config.engram_layer_ids);
   if (config.num_attention_heads % config.o_groups != 0 || config.qk_rope_head_dim % 2 != 0 ||
       config.qk_rope_head_dim > config.head_dim || config.num_experts_per_tok < 1 ||
       config.num_experts_per_tok > config.n_routed_experts ||

@@ -33,6 +33,10 @@ const std::shared_ptr<const TokenTrie>& trie() {
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
     for (const char* token : {"\", \"", "\": ", "{\"", "\"}", "]}", "\n", "\">\n", "true\">", "12"})
       tokens.emplace_back(token);
+    // Words that reach bounds from far away.
+    for (const size_t length : {6, 11, 12, 17, 24, 25, 33})
+      for (const char* end : {"", "\"", "\"}", ".x"})
+        tokens.push_back(std::string(length, 'x') + end);
     tokens.emplace_back(onecard::text::kDsml);
     tokens.emplace_back(onecard::text::kThinkClose);
     tokens.emplace_back();

@@ -2,6 +2,7 @@
 // mutations reach the inside, two words of the input stand for what every good file holds: @BYTES@
 // for the 256 entries of the single bytes (ids 0 to 255), @PRE@ for the pre-tokeniser.
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "base/json.h"
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_file.h"
 #include "text/utf8.h"
 
 namespace {
@@ -41,6 +43,26 @@ void replace_all(std::string& text, std::string_view from, const std::string& to
     text.replace(at, from.size(), to);
 }
 
+// Every token is its own: none has taken another one's id.
+void check(const onecard::text::TokenizerFile& file) {
+  std::set<std::string> texts;
+  int num_used = 0;
+  for (const auto& token : file.tokens) {
+    if (!token.is_used) continue;
+    ++num_used;
+    if (!texts.insert(token.text).second) std::abort();
+  }
+  if (num_used < file.num_model_tokens) std::abort();
+  for (int byte = 0; byte < 256; ++byte)
+    if (onecard::text::byte_level_decode(file.tokens.at(file.byte_ids[byte]).text) !=
+        std::string(1, static_cast<char>(byte)))
+      std::abort();
+  for (const auto& merge : file.merges)
+    if (file.tokens.at(merge.left).text + file.tokens.at(merge.right).text !=
+        file.tokens.at(merge.merged).text)
+      std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -52,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     replace_all(file, "@PRE@", pre);
   }
   try {
+    check(onecard::text::parse_tokenizer_file(file));
     const auto tokenizer = onecard::text::Tokenizer::parse(file);
     const std::string text = "abab cd <x> 12\xff" + file.substr(0, 100);
     std::string decoded;
