@@ -2,6 +2,8 @@
 
 #include <curl/curl.h>
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +18,23 @@ struct Transfer {
   std::string body;
   bool ended_by_us = false;
 };
+
+// Curl's own words for all failed connections are the same: why it failed is the system's to say.
+std::string failure_text(CURL* curl, CURLcode code) {
+  long system_error = 0;
+  if (code == CURLE_COULDNT_CONNECT) curl_easy_getinfo(curl, CURLINFO_OS_ERRNO, &system_error);
+  switch (system_error) {
+    case 0:
+      return curl_easy_strerror(code);
+    case ECONNREFUSED:
+      return "no server listens there";
+    case ENETUNREACH:
+    case EADDRNOTAVAIL:
+      return "no network leads there; is the interface up (for 127.0.0.1: ip link set lo up)?";
+    default:
+      return "cannot connect: " + std::generic_category().message(int(system_error));
+  }
+}
 
 size_t receive(char* data, size_t size, size_t count, void* context) {
   auto& transfer = *static_cast<Transfer*>(context);
@@ -91,7 +110,7 @@ Http::Answer Http::State::perform(const std::string& path, const std::string* bo
   }
   const CURLcode code = curl_easy_perform(handle);
   if (code != CURLE_OK && !transfer.ended_by_us)
-    throw Error(ErrorCode::kIo, url + ": " + curl_easy_strerror(code));
+    throw Error(ErrorCode::kIo, url + ": " + failure_text(handle, code));
   long status = 0;
   curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
   return {int(status), std::move(transfer.body)};

@@ -243,10 +243,20 @@ class InProcess(unittest.TestCase):
     def test_what_cannot_be_is_told(self):
         done = self.run_chat("--url", "http://127.0.0.1:9", "--message", "x")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("http://127.0.0.1:9", done.stderr)
+        self.assertIn("http://127.0.0.1:9/v1/models: no server listens there", done.stderr)
         done = self.run_chat("--model", "/no/such", "--message", "x")
         self.assertEqual(done.returncode, 2)
         self.assertIn("/no/such", done.stderr)
+
+    def test_a_network_that_is_down_is_told(self):
+        # A new network namespace has a loopback interface that is down.
+        command = ["unshare", "--user", "--map-root-user", "--net", harness.args.program, "chat", "--url", "http://127.0.0.1:8000",
+                   "--message", "hi"]
+        if subprocess.run([*command[:4], "true"], capture_output=True).returncode != 0:
+            self.skipTest("no network namespaces here")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ip link set lo up", done.stderr)
 
     def test_in_a_terminal(self):
         terminal = Terminal("--model", harness.args.model, *GREEDY, "--effort", "none")
