@@ -1,4 +1,5 @@
-// onecard compare: how far one checkpoint's predictions are from another's, over given token ids.
+// onecard compare: how far one checkpoint's predictions are from another's, over given token ids,
+// and where in the forward the difference begins.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -14,9 +15,11 @@
 #include "cli/commands.h"
 #include "cli/flag_values.h"
 #include "cli/memory_check.h"
+#include "engine/decode_step.h"
 #include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
 #include "model/model.h"
+#include "model/trace.h"
 
 namespace onecard::cli {
 namespace {
@@ -32,6 +35,8 @@ struct CompareFlags {
   std::string expert_precision = "auto";
   int64_t sequence_tokens = 4096;
   int64_t chunk_tokens = 256;
+  int64_t decode_tokens = 0;
+  double trace_kl = 0;
   int threads = 0;
   bool json = false;
 };
@@ -52,6 +57,8 @@ class Side {
                {.capacity_tokens = flags.sequence_tokens, .backend = exec_.backend}),
         workspace_(model_->config(), flags.chunk_tokens, flags.sequence_tokens, exec_.backend),
         tail_(model_->config(), engine::PrefillMode::kFull, exec_.backend),
+        step_(*model_, 1, flags.sequence_tokens),
+        traces_(flags.trace_kl > 0),
         logits_(flags.chunk_tokens * model_->vocab_size()) {}
 
   int64_t vocab_size() const { return model_->vocab_size(); }
@@ -60,11 +67,20 @@ class Side {
   View<const float> logits(std::span<const int32_t> tokens) {
     const View<float> rows = logits_.view(int64_t(tokens.size()), vocab_size());
     engine::PrefillPass pass(exec_, *model_, workspace_, state_, tail_, tokens,
-                             {engine::PrefillMode::kFull, true, true, nullptr}, rows);
+                             {engine::PrefillMode::kFull, true, true, observer()}, rows);
     while (!pass.run_layer()) {
     }
     return rows;
   }
+  /// The same of one token, by a decode step.
+  View<const float> decode(int32_t token) {
+    const View<float> row = logits_.view(1, vocab_size());
+    const engine::DecodeStep::Row step{&state_, token};
+    step_.run(exec_, {&step, 1}, row, observer());
+    return row;
+  }
+  /// What the last call went through; empty without --trace.
+  const model::Trace& trace() const { return trace_; }
 
  private:
   std::shared_ptr<const CudaDevice> device_;
@@ -73,14 +89,20 @@ class Side {
   model::SequenceState state_;
   model::Workspace workspace_;
   engine::EncoderTail tail_;
+  engine::DecodeStep step_;
+  bool traces_;
+  model::Trace trace_;
   Buffer<float> logits_;
+
+  model::Observer* observer() {
+    trace_.clear();
+    return traces_ ? &trace_ : nullptr;
+  }
 };
 
 struct Totals {
-  int64_t positions = 0;
+  std::vector<double> kl;  // of every position
   int64_t same_top1 = 0;
-  double kl = 0;
-  double largest_kl = 0;
   double reference_loss = 0;  // of the next token, where there is one
   double other_loss = 0;
   int64_t losses = 0;
@@ -94,7 +116,8 @@ double log_sum(std::span<const float> row) {
   return std::log(sum) + largest;
 }
 
-void add(std::span<const float> p, std::span<const float> q, int32_t next, Totals& totals) {
+/// Returns the position's KL.
+double add(std::span<const float> p, std::span<const float> q, int32_t next, Totals& totals) {
   const double log_p = log_sum(p), log_q = log_sum(q);
   double kl = 0;  // sum p log(p / q)
   for (size_t i = 0; i < p.size(); ++i) {
@@ -104,19 +127,57 @@ void add(std::span<const float> p, std::span<const float> q, int32_t next, Total
   const auto top1 = [](std::span<const float> row) {
     return std::max_element(row.begin(), row.end()) - row.begin();
   };
-  ++totals.positions;
-  totals.kl += kl;
-  totals.largest_kl = std::max(totals.largest_kl, kl);
+  totals.kl.push_back(kl);
   totals.same_top1 += top1(p) == top1(q) ? 1 : 0;
-  if (next < 0) return;
+  if (next < 0) return kl;
   ++totals.losses;
   totals.reference_loss += log_p - p[size_t(next)];
   totals.other_loss += log_q - q[size_t(next)];
+  return kl;
+}
+
+/// Prints where the two forwards of row `row` part: every choice that tipped, and every value whose
+/// error is several times the largest before it.
+void print_trace(const Side& reference, const Side& other, int64_t row, int64_t position,
+                 double kl) {
+  constexpr double kJump = 4;
+  std::printf("position %lld: KL %.4g\n", static_cast<long long>(position), kl);
+  double largest = 0;
+  for (const model::Trace::Difference& difference :
+       reference.trace().differences(other.trace(), row, position)) {
+    const bool is_choice = difference.name == "selected" || difference.name == "experts";
+    if (is_choice ? difference.num_other == 0 : difference.relative <= kJump * largest) continue;
+    std::printf("  layer %lld %s: %.3g of it, %lld differ\n",
+                static_cast<long long>(difference.layer_idx), difference.name.c_str(),
+                difference.relative, static_cast<long long>(difference.num_other));
+    if (!is_choice) largest = difference.relative;
+  }
+}
+
+void print(const Totals& totals, bool as_json) {
+  std::vector<double> sorted = totals.kl;
+  std::sort(sorted.begin(), sorted.end());
+  double sum = 0;
+  for (const double kl : sorted) sum += kl;
+  const auto quantile = [&](double share) {
+    return sorted.empty() ? 0.0 : sorted[size_t(share * double(sorted.size() - 1))];
+  };
+  const auto positions = double(std::max<size_t>(1, sorted.size()));
+  const auto losses = double(std::max<int64_t>(1, totals.losses));
+  std::printf(
+      as_json ? "{\"positions\":%lld,\"mean_kl\":%.6g,\"median_kl\":%.6g,\"p95_kl\":%.6g,"
+                "\"max_kl\":%.6g,\"top1\":%.6g,\"reference_loss\":%.6g,\"other_loss\":%.6g}\n"
+              : "positions %lld\nmean KL   %.6g nats\nmedian    %.6g nats\n95%%       %.6g "
+                "nats\nmax KL    %.6g nats\nsame top1 %.6g\nloss      %.6g of the reference, %.6g "
+                "of the other\n",
+      static_cast<long long>(sorted.size()), sum / positions, quantile(0.5), quantile(0.95),
+      quantile(1), double(totals.same_top1) / positions, totals.reference_loss / losses,
+      totals.other_loss / losses);
 }
 
 int run(const CompareFlags& flags) {
-  require(flags.sequence_tokens >= 1 && flags.chunk_tokens >= 1, ErrorCode::kInvalidArgument,
-          "--sequence and --chunk must be positive");
+  require(flags.sequence_tokens >= 1 && flags.chunk_tokens >= 1 && flags.decode_tokens >= 0,
+          ErrorCode::kInvalidArgument, "--sequence and --chunk must be positive");
   const std::vector<int32_t> tokens = read_token_file(flags.tokens_file);
   ThreadPool pool(thread_count(flags.threads));
   const auto reference_device = open_device(flags.reference_device);
@@ -157,27 +218,29 @@ int run(const CompareFlags& flags) {
     const int64_t end = std::min(begin + flags.sequence_tokens, num_tokens);
     reference.restart();
     other.restart();
-    for (int64_t chunk = begin; chunk < end; chunk += flags.chunk_tokens) {
-      const int64_t count = std::min(flags.chunk_tokens, end - chunk);
+    const int64_t decode_begin = std::max(begin, end - flags.decode_tokens);
+    for (int64_t chunk = begin; chunk < end;) {
+      const bool decodes = chunk >= decode_begin;
+      const int64_t count = decodes ? 1 : std::min(flags.chunk_tokens, decode_begin - chunk);
       const std::span<const int32_t> ids = std::span(tokens).subspan(size_t(chunk), size_t(count));
-      const View<const float> p = reference.logits(ids);
-      const View<const float> q = other.logits(ids);
-      for (int64_t t = 0; t < count; ++t)
-        add(p.row_span(t), q.row_span(t), chunk + t + 1 < end ? tokens[size_t(chunk + t + 1)] : -1,
-            totals);
+      const View<const float> p = decodes ? reference.decode(ids[0]) : reference.logits(ids);
+      const View<const float> q = decodes ? other.decode(ids[0]) : other.logits(ids);
+      double largest = 0;
+      int64_t worst = 0;
+      for (int64_t t = 0; t < count; ++t) {
+        const double kl = add(p.row_span(t), q.row_span(t),
+                              chunk + t + 1 < end ? tokens[size_t(chunk + t + 1)] : -1, totals);
+        if (kl > largest) {
+          largest = kl;
+          worst = t;
+        }
+      }
+      if (flags.trace_kl > 0 && largest > flags.trace_kl)
+        print_trace(reference, other, worst, chunk + worst - begin, largest);
+      chunk += count;
     }
   }
-  const auto positions = double(std::max<int64_t>(1, totals.positions));
-  const auto losses = double(std::max<int64_t>(1, totals.losses));
-  std::printf(
-      flags.json
-          ? "{\"positions\":%lld,\"mean_kl\":%.6g,\"max_kl\":%.6g,\"top1\":%.6g,"
-            "\"reference_loss\":%.6g,\"other_loss\":%.6g}\n"
-          : "positions %lld\nmean KL   %.6g nats\nmax KL    %.6g nats\nsame top1 %.6g\nloss      "
-            "%.6g of the reference, %.6g of the other\n",
-      static_cast<long long>(totals.positions), totals.kl / positions, totals.largest_kl,
-      double(totals.same_top1) / positions, totals.reference_loss / losses,
-      totals.other_loss / losses);
+  print(totals, flags.json);
   return 0;
 }
 
@@ -195,6 +258,12 @@ void add_compare(CLI::App& app, Commands& commands) {
   command->add_option("--sequence", flags->sequence_tokens,
                       "Tokens after which a new sequence starts (default: 4096)");
   command->add_option("--chunk", flags->chunk_tokens, "Tokens of a prefill chunk (default: 256)");
+  command->add_option("--decode", flags->decode_tokens,
+                      "The last tokens of a sequence are fed one a decode step (default: 0)");
+  command->add_option(
+      "--trace", flags->trace_kl,
+      "Show for the worst position of a chunk, where its KL is above this, in which "
+      "layer the two part");
   command->add_option("--reference-device", flags->reference_device,
                       "Where the reference runs: cpu, cuda or auto (default: cpu)");
   command->add_option("--device", flags->device, "Where the other runs (default: cpu)");

@@ -61,6 +61,7 @@ void Block::forward(StepContext& ctx, experts::ExpertEngine& experts, int64_t nu
   ops::hc_collapse_norm(ctx.exec, x, attn_hc.pre, ffn_norm_, norm_eps_, v);
   ctx.observe(layer_idx_, "ffn_in", v);
   const experts::Routing routing = router_.forward(ctx, v);
+  ctx.observe_routed(layer_idx_, routing.expert_ids);
   const View<float> ffn = buffers.branch.rows(num_out);
   shared_expert_.forward(ctx, v, ffn);
   experts.forward_add(ctx.exec, layer_idx_, v, routing, ffn);

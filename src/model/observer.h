@@ -32,6 +32,8 @@ class Observer {
   /// The groups that the query at `position` attends to, ascending; index source layers.
   virtual void selected(int64_t /*layer_idx*/, int64_t /*position*/,
                         std::span<const int32_t> /*groups*/) {}
+  /// [tokens, experts_per_token]: the experts that the router chose.
+  virtual void routed(int64_t /*layer_idx*/, View<const int32_t> /*expert_ids*/) {}
 };
 
 }  // namespace onecard::model

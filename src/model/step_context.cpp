@@ -106,6 +106,14 @@ void StepContext::observe(int64_t layer_idx, std::string_view name,
   observer->observe(layer_idx, name, copy.view(values.rows, values.cols));
 }
 
+void StepContext::observe_routed(int64_t layer_idx, View<const int32_t> expert_ids) const {
+  if (observer == nullptr) return;
+  Buffer<int32_t> copy(expert_ids.rows * expert_ids.cols);
+  queue_copy(exec, copy.data(), expert_ids.data, size_t(copy.size()) * sizeof(int32_t));
+  synchronise(exec);
+  observer->routed(layer_idx, copy.view(expert_ids.rows, expert_ids.cols));
+}
+
 void StepContext::keep_last(int64_t num_kept) {
   const int64_t all = num_rows();
   const int64_t dropped = all - num_kept;

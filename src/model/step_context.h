@@ -75,6 +75,7 @@ struct StepContext {
   void keep_last(int64_t num_rows);
   /// Shows values to the observer, where there is one; a device is then waited for.
   void observe(int64_t layer_idx, std::string_view name, View<const float> values) const;
+  void observe_routed(int64_t layer_idx, View<const int32_t> expert_ids) const;
 };
 
 }  // namespace onecard::model

@@ -19,6 +19,9 @@ template <typename... Params, typename... Args>
 void launch(const Exec& exec, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
             Args... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024)  // beyond what every kernel may have without asking
+    ONECARD_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            int(shared_bytes)));
   kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(exec.stream)>>>(Params(args)...);
   ONECARD_CUDA_CHECK(cudaGetLastError());
 }

@@ -79,8 +79,8 @@ __global__ __launch_bounds__(256) void middle_kernel(Exl3Items items, const floa
   for (int i = 0; i < 4; ++i) g[i] = __fmul_rn(swiglu_value(g[i], u[i], limit, weight), scale[i]);
   hadamard_128(g, lane);
   store_fragment_row(
-      fragments + (int64_t(blockIdx.y) * num_units + unit) * kManyRowTiles * kFragmentWords,
-      kManyRowTiles, row, lane, g);
+      fragments + (int64_t(blockIdx.y) * num_units + unit) * kManyColumnTiles * kFragmentWords,
+      kManyColumnTiles, row, lane, g);
 }
 
 /// out[t] += sum over its choices of the finished products of down: one warp a token and group.
@@ -177,8 +177,8 @@ void run_few(const Exec& exec, const RoutedExperts& experts, View<const float> x
   work.max_items = int32_t(s.max_items);
   work.counters = scratch.counters(s.max_items * (s.num_units + s.hidden_blocks) + s.hidden_blocks,
                                    "routed experts");
-  work.hidden =
-      scratch.take<uint32_t>(s.max_items * s.num_units * kFragmentWords, "routed experts");
+  work.hidden = scratch.take<uint32_t>(s.max_items * s.num_units * kFewColumnTiles * kFragmentWords,
+                                       "routed experts");
   work.gate_partials = scratch.take<float>(s.num_choices * s.num_units * s.num_hidden_slices * 256,
                                            "routed experts");
   work.down_partials = scratch.take<float>(
@@ -196,7 +196,7 @@ void run_many(const Exec& exec, const RoutedExperts& experts, View<const float> 
   const Shape s = make_shape(experts, x.rows, expert_ids.cols, kManyRows);
   ScratchCutter scratch(exec);
   const Plan plan = take_plan(scratch, s);
-  const int64_t block_fragments = kManyRowTiles * kFragmentWords / 2;
+  const int64_t block_fragments = kManyColumnTiles * kFragmentWords / 2;
   auto* const inputs =
       scratch.take<uint2>(s.max_items * s.hidden_blocks * block_fragments, "routed experts");
   auto* const hidden =
@@ -226,7 +226,7 @@ void run_many(const Exec& exec, const RoutedExperts& experts, View<const float> 
     multiply(part, inputs, s.hidden_blocks, s.hidden_slice_blocks, s.num_units,
              part == ExpertPart::kGate ? gate_z : up_z);
   }
-  launch(exec, dim3(unsigned(kManyRowTiles * s.num_units), unsigned(s.max_items)), dim3(256), 0,
+  launch(exec, dim3(unsigned(kManyRows / 8 * s.num_units), unsigned(s.max_items)), dim3(256), 0,
          middle_kernel, items, gate_z, up_z, plan.slot_weight, int(s.num_units),
          experts.swiglu_limit, reinterpret_cast<uint32_t*>(hidden));
   multiply(ExpertPart::kDown, hidden, s.num_units, s.unit_slice_blocks, s.hidden_blocks, down_z);
@@ -259,11 +259,11 @@ int64_t routed_experts_scratch_bytes(const RoutedExperts& experts, int64_t token
   const int64_t parts = 16 * 256;
   if (few)
     return DeviceScratch::kCounterBytes + plan_bytes + parts +
-           4 * (s.max_items * s.num_units * kFragmentWords +
+           4 * (s.max_items * s.num_units * kFewColumnTiles * kFragmentWords +
                 s.num_choices * (s.num_units * s.num_hidden_slices * 256 +
                                  s.hidden_blocks * s.num_unit_slices * 128 + experts.hidden_size));
   return DeviceScratch::kCounterBytes + plan_bytes + parts +
-         s.max_items * (s.hidden_blocks + s.num_units) * kManyRowTiles * kFragmentWords * 4 +
+         s.max_items * (s.hidden_blocks + s.num_units) * kManyColumnTiles * kFragmentWords * 4 +
          4 * s.num_choices * (2 * experts.intermediate_size + experts.hidden_size);
 }
 

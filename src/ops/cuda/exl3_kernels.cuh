@@ -17,8 +17,8 @@ namespace onecard::ops::cuda {
 constexpr int kExl3Threads = 256;
 constexpr int kExl3Warps = kExl3Threads / 32;
 constexpr int kMaxSliceBlocks = 8;
-constexpr int kManyRowTiles = 8;  // row tiles of the kernels for many rows
-constexpr int kManyRows = 8 * kManyRowTiles;
+constexpr int kManyRows = 64;  // at a time, of the kernels for many rows
+constexpr int kManyColumnTiles = column_tiles(kManyRows);
 
 // ---- few rows: activations are rotated by the thread block that needs them
 
@@ -105,7 +105,7 @@ struct ExpertsFew {
   int32_t hidden_slice_blocks = 0;
   int32_t unit_slice_blocks = 0;
   float swiglu_limit = 10;
-  uint32_t* hidden = nullptr;      // [items][units] fragments of one row tile
+  uint32_t* hidden = nullptr;      // [items][units] fragments of kFewColumnTiles column tiles
   float* gate_partials = nullptr;  // [slots][units][slices][gate, up][128]
   float* down_partials = nullptr;  // [slots][groups][slices][128]
   float* expert_out = nullptr;     // [slots][hidden]
@@ -114,13 +114,14 @@ struct ExpertsFew {
 };
 
 constexpr int kFewRows = 8;  // of an item
+constexpr int kFewColumnTiles = column_tiles(kFewRows);
 
 template <int kBits>
 struct Exl3Kernels {
-  /// out = x W for every job; num_rows <= 8 * row_tiles, row_tiles 1 or 2.
-  static void linear_few(const Exec& exec, const Exl3Jobs& jobs, int row_tiles, float* partials,
+  /// out = x W for every job; num_rows <= 16.
+  static void linear_few(const Exec& exec, const Exl3Jobs& jobs, float* partials,
                          unsigned* counters);
-  /// z = x_h Wi: fragments [item][in_blocks][8][kManyRowTiles][32], z: [slots, 128 * groups].
+  /// z = x_h Wi: fragments [item][in_blocks][8][kManyColumnTiles][32], z: [slots, 128 * groups].
   static void multiply_many(const Exec& exec, const Exl3Items& items, int64_t max_items,
                             const uint2* fragments, int in_blocks, int slice_blocks, int groups,
                             float* z);

@@ -5,7 +5,7 @@
 
 namespace onecard::ops::cuda {
 
-template <int kBits, int kRowTiles>
+template <int kBits, int kColumnTiles>
 __global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs jobs,
                                                                        float* partials,
                                                                        unsigned* counters) {
@@ -29,26 +29,27 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs 
     const int row = task / num_blocks, block = task % num_blocks;
     const int64_t column = int64_t(begin + block) * 128;
     prepare_row(job.x + row * job.x_stride + column, job.w.suh + column, lane,
-                fragments + block * kRowTiles * kFragmentWords, kRowTiles, row);
+                fragments + block * kColumnTiles * kFragmentWords, kColumnTiles, row);
   }
   __syncthreads();
 
-  float sums[kRowTiles][4] = {};
+  float sums[kColumnTiles][4] = {};
   for (int block = 0; block < num_blocks; ++block) {
     const StripWords<kBits> now = words;
     if (block + 1 < num_blocks)
       words =
           load_strip<kBits>(job.w.strip(begin + block + 1, group, warp), job.w.tile_stride, window);
-    multiply_strip<kBits, kRowTiles>(
+    multiply_strip<kBits, kColumnTiles>(
         now, window, bits, job.w.codebook,
-        reinterpret_cast<const uint2*>(fragments + block * kRowTiles * kFragmentWords), lane, sums);
+        reinterpret_cast<const uint2*>(fragments + block * kColumnTiles * kFragmentWords), lane,
+        sums);
   }
 
   // partials: [group][row][slice][128]
   float* const partial =
       partials + job.first_partial + int64_t(group) * jobs.num_rows * job.num_slices * 128;
-  store_sums<kRowTiles>(sums, jobs.num_rows, warp, lane, partial + slice * 128,
-                        int64_t(job.num_slices) * 128);
+  store_sums<kColumnTiles>(sums, jobs.num_rows, warp, lane, partial + slice * 128,
+                           int64_t(job.num_slices) * 128);
   if (!last_to_arrive(counters + job.first_counter + group, unsigned(job.num_slices))) return;
   for (int row = warp; row < jobs.num_rows; row += kExl3Warps) {
     float v[4];
@@ -57,6 +58,8 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs 
     store_4(job.out + row * job.out_stride + group * 128, lane, v);
   }
 }
+
+constexpr int kManyHalfBytes = kManyColumnTiles * kFragmentWords * 4 / 2;
 
 template <int kBits>
 __global__ __launch_bounds__(kExl3Threads) void exl3_multiply_many_kernel(
@@ -67,64 +70,66 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_multiply_many_kernel(
   const int group = int(blockIdx.x), lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int bits = kBits > 0 ? kBits : w.bits;
   const LaneWindow window = lane_window(bits, lane);
-  constexpr int kBlockBytes = kManyRowTiles * kFragmentWords * 4;
-  std::byte* const shared = dynamic_shared();  // two blocks of fragments
-  const auto* const source =
-      reinterpret_cast<const std::byte*>(fragments) + int64_t(blockIdx.y) * in_blocks * kBlockBytes;
-  const auto fetch = [&](int block) {
-    std::byte* const to = shared + block % 2 * kBlockBytes;
-    const std::byte* const from = source + int64_t(block) * kBlockBytes;
-    for (int at = 16 * int(threadIdx.x); at < kBlockBytes; at += 16 * kExl3Threads)
+  std::byte* const shared = dynamic_shared();  // two halves of a block's fragments
+  const auto* const source = reinterpret_cast<const std::byte*>(fragments) +
+                             int64_t(blockIdx.y) * in_blocks * 2 * kManyHalfBytes;
+  const auto fetch = [&](int half) {
+    std::byte* const to = shared + half % 2 * kManyHalfBytes;
+    const std::byte* const from = source + int64_t(half) * kManyHalfBytes;
+    for (int at = 16 * int(threadIdx.x); at < kManyHalfBytes; at += 16 * kExl3Threads)
       async_copy_16(to + at, from + at);
     async_commit();
   };
+  const int64_t columns = int64_t(gridDim.x) * 128;
+  float* const outputs = z + item.first * columns + int64_t(group) * 128 + 16 * warp;
 
   fetch(0);
   StripWords<kBits> words = load_strip<kBits>(w.strip(0, group, warp), w.tile_stride, window);
-  float total[kManyRowTiles][4] = {}, sums[kManyRowTiles][4] = {};
+  float sums[kManyColumnTiles][4] = {};
   int in_slice = 0;
   bool first_slice = true;
   for (int block = 0; block < in_blocks; ++block) {
     const StripWords<kBits> now = words;
-    if (block + 1 < in_blocks) {
-      fetch(block + 1);
+    if (block + 1 < in_blocks)
       words = load_strip<kBits>(w.strip(block + 1, group, warp), w.tile_stride, window);
+    fetch(2 * block + 1);
+    async_wait<1>();
+    __syncthreads();  // everybody's part of the first half is there
+    multiply_strip<kBits, kManyColumnTiles, 0, 4>(
+        now, window, bits, w.codebook, reinterpret_cast<const uint2*>(shared), lane, sums);
+    __syncthreads();  // it may be overwritten
+    if (block + 1 < in_blocks) {
+      fetch(2 * block + 2);
       async_wait<1>();
     } else {
       async_wait<0>();
     }
-    __syncthreads();  // everybody's part of the block is there
-    multiply_strip<kBits, kManyRowTiles>(
-        now, window, bits, w.codebook,
-        reinterpret_cast<const uint2*>(shared + block % 2 * kBlockBytes), lane, sums);
-    if (++in_slice == slice_blocks || block + 1 == in_blocks) {
+    __syncthreads();
+    multiply_strip<kBits, kManyColumnTiles, 4, 8>(
+        now, window, bits, w.codebook, reinterpret_cast<const uint2*>(shared + kManyHalfBytes),
+        lane, sums);
+    __syncthreads();
+    if (++in_slice < slice_blocks && block + 1 < in_blocks) continue;
+    // A slice ends: its sums are added to what the earlier ones left in memory, by the same thread.
+    visit_sums<kManyColumnTiles>(sums, lane, [&](int row, int output, float sum) {
+      if (row >= item.count) return;
+      float& total = outputs[row * columns + output];
+      total = first_slice ? sum : total + sum;
+    });
 #pragma unroll
-      for (int tile = 0; tile < kManyRowTiles; ++tile) {
+    for (int tile = 0; tile < kManyColumnTiles; ++tile) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          total[tile][i] = first_slice ? sums[tile][i] : total[tile][i] + sums[tile][i];
-          sums[tile][i] = 0;
-        }
-      }
-      first_slice = false;
-      in_slice = 0;
+      for (int i = 0; i < 4; ++i) sums[tile][i] = 0;
     }
-    __syncthreads();  // the block may be overwritten
+    first_slice = false;
+    in_slice = 0;
   }
-  const int64_t columns = int64_t(gridDim.x) * 128;
-  store_sums<kManyRowTiles>(total, item.count, warp, lane,
-                            z + item.first * columns + int64_t(group) * 128, columns);
 }
 
-template <int kBits>
-__global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(ExpertsFew work) {
-  const int num_slices =
-      (work.hidden_blocks + work.hidden_slice_blocks - 1) / work.hidden_slice_blocks;
-  const int slice = int(blockIdx.x) % num_slices;
-  const int unit = int(blockIdx.x) / num_slices % work.num_units;
-  const int item_idx = int(blockIdx.x) / num_slices / work.num_units;
-  if (item_idx >= *work.num_items) return;
-  const ExpertItem item = work.items[item_idx];
+/// A thread block's part of an item with at most 4 * kColumnTiles rows.
+template <int kBits, int kColumnTiles>
+__device__ __forceinline__ void gate_up_item(const ExpertsFew& work, const ExpertItem& item,
+                                             int item_idx, int unit, int slice, int num_slices) {
   const ExpertTiles& expert = work.experts[item.expert];
   const Exl3Tiles gate = expert.gate, up = expert.up;
   const int begin = slice * work.hidden_slice_blocks;
@@ -139,6 +144,7 @@ __global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(E
       load_strip<kBits>(gate.strip(begin, unit, warp), gate.tile_stride, gate_window);
   StripWords<kBits> up_words =
       load_strip<kBits>(up.strip(begin, unit, warp), up.tile_stride, up_window);
+  constexpr int kBlockWords = kColumnTiles * kFragmentWords;
   // [block][gate, up] fragments
   auto* const fragments = reinterpret_cast<uint32_t*>(dynamic_shared());
   for (int task = warp; task < 2 * item.count * num_blocks; task += kExl3Warps) {
@@ -146,21 +152,22 @@ __global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(E
     const int64_t column = int64_t(begin + block) * 128;
     prepare_row(work.x + work.slot_token[item.first + row] * work.x_stride + column,
                 (part == 0 ? gate.suh : up.suh) + column, lane,
-                fragments + (2 * block + part) * kFragmentWords, 1, row);
+                fragments + (2 * block + part) * kBlockWords, kColumnTiles, row);
   }
   __syncthreads();
 
-  float gate_sums[1][4] = {}, up_sums[1][4] = {};
+  float gate_sums[kColumnTiles][4] = {}, up_sums[kColumnTiles][4] = {};
   for (int block = 0; block < num_blocks; ++block) {
-    const auto* const b = reinterpret_cast<const uint2*>(fragments + 2 * block * kFragmentWords);
+    const auto* const b = reinterpret_cast<const uint2*>(fragments + 2 * block * kBlockWords);
     const bool more = block + 1 < num_blocks;
     // One strip is always under way while the other is multiplied.
-    multiply_strip<kBits, 1>(gate_words, gate_window, gate_bits, gate.codebook, b, lane, gate_sums);
+    multiply_strip<kBits, kColumnTiles>(gate_words, gate_window, gate_bits, gate.codebook, b, lane,
+                                        gate_sums);
     if (more)
       gate_words = load_strip<kBits>(gate.strip(begin + block + 1, unit, warp), gate.tile_stride,
                                      gate_window);
-    multiply_strip<kBits, 1>(up_words, up_window, up_bits, up.codebook, b + kFragmentWords / 2,
-                             lane, up_sums);
+    multiply_strip<kBits, kColumnTiles>(up_words, up_window, up_bits, up.codebook,
+                                        b + kBlockWords / 2, lane, up_sums);
     if (more)
       up_words =
           load_strip<kBits>(up.strip(begin + block + 1, unit, warp), up.tile_stride, up_window);
@@ -169,8 +176,9 @@ __global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(E
   const int64_t unit_floats = int64_t(num_slices) * 256;  // of one slot
   const int64_t slot_floats = work.num_units * unit_floats;
   float* const partial = work.gate_partials + item.first * slot_floats + unit * unit_floats;
-  store_sums<1>(gate_sums, item.count, warp, lane, partial + slice * 256, slot_floats);
-  store_sums<1>(up_sums, item.count, warp, lane, partial + slice * 256 + 128, slot_floats);
+  store_sums<kColumnTiles>(gate_sums, item.count, warp, lane, partial + slice * 256, slot_floats);
+  store_sums<kColumnTiles>(up_sums, item.count, warp, lane, partial + slice * 256 + 128,
+                           slot_floats);
   if (!last_to_arrive(work.counters + item_idx * work.num_units + unit, unsigned(num_slices)))
     return;
   for (int row = warp; row < item.count; row += kExl3Warps) {
@@ -185,20 +193,33 @@ __global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(E
     for (int i = 0; i < 4; ++i)
       g[i] = __fmul_rn(swiglu_value(g[i], u[i], work.swiglu_limit, weight), scale[i]);
     hadamard_128(g, lane);
-    store_fragment_row(work.hidden + (int64_t(item_idx) * work.num_units + unit) * kFragmentWords,
-                       1, row, lane, g);
+    store_fragment_row(work.hidden + (int64_t(item_idx) * work.num_units + unit) * kFewColumnTiles *
+                                         kFragmentWords,
+                       kColumnTiles, row, lane, g);
   }
 }
 
 template <int kBits>
-__global__ __launch_bounds__(kExl3Threads, 4) void exl3_experts_down_kernel(ExpertsFew work) {
-  const int num_slices = (work.num_units + work.unit_slice_blocks - 1) / work.unit_slice_blocks;
+__global__ __launch_bounds__(kExl3Threads, 3) void exl3_experts_gate_up_kernel(ExpertsFew work) {
+  const int num_slices =
+      (work.hidden_blocks + work.hidden_slice_blocks - 1) / work.hidden_slice_blocks;
   const int slice = int(blockIdx.x) % num_slices;
-  const int group = int(blockIdx.x) / num_slices % work.hidden_blocks;
-  const int item_idx = int(blockIdx.x) / num_slices / work.hidden_blocks;
-  const int num_items = *work.num_items;
-  if (item_idx >= num_items) return;
+  const int unit = int(blockIdx.x) / num_slices % work.num_units;
+  const int item_idx = int(blockIdx.x) / num_slices / work.num_units;
+  if (item_idx >= *work.num_items) return;
   const ExpertItem item = work.items[item_idx];
+  if (item.count <= 4)
+    gate_up_item<kBits, 1>(work, item, item_idx, unit, slice, num_slices);
+  else
+    gate_up_item<kBits, kFewColumnTiles>(work, item, item_idx, unit, slice, num_slices);
+}
+
+/// A thread block's part of an item with at most 4 * kColumnTiles rows.
+template <int kBits, int kColumnTiles>
+__device__ __forceinline__ void down_item(const ExpertsFew& work, const ExpertItem& item,
+                                          int item_idx, int num_items, int group, int slice,
+                                          int num_slices) {
+  constexpr int kBlockWords = kColumnTiles * kFragmentWords;
   const Exl3Tiles down = work.experts[item.expert].down;
   const int begin = slice * work.unit_slice_blocks;
   const int left = work.num_units - begin;
@@ -210,26 +231,29 @@ __global__ __launch_bounds__(kExl3Threads, 4) void exl3_experts_down_kernel(Expe
   StripWords<kBits> words =
       load_strip<kBits>(down.strip(begin, group, warp), down.tile_stride, window);
   auto* const fragments = reinterpret_cast<uint2*>(dynamic_shared());
-  const auto* const hidden = reinterpret_cast<const uint2*>(
-      work.hidden + (int64_t(item_idx) * work.num_units + begin) * kFragmentWords);
-  for (int at = int(threadIdx.x); at < num_blocks * kFragmentWords / 2; at += kExl3Threads)
-    fragments[at] = hidden[at];
+  for (int block = 0; block < num_blocks; ++block) {
+    const auto* const hidden = reinterpret_cast<const uint2*>(
+        work.hidden +
+        (int64_t(item_idx) * work.num_units + begin + block) * kFewColumnTiles * kFragmentWords);
+    for (int at = int(threadIdx.x); at < kBlockWords / 2; at += kExl3Threads)
+      fragments[block * kBlockWords / 2 + at] = hidden[at];
+  }
   __syncthreads();
 
-  float sums[1][4] = {};
+  float sums[kColumnTiles][4] = {};
   for (int block = 0; block < num_blocks; ++block) {
     const StripWords<kBits> now = words;
     if (block + 1 < num_blocks)
       words =
           load_strip<kBits>(down.strip(begin + block + 1, group, warp), down.tile_stride, window);
-    multiply_strip<kBits, 1>(now, window, bits, down.codebook,
-                             fragments + block * kFragmentWords / 2, lane, sums);
+    multiply_strip<kBits, kColumnTiles>(now, window, bits, down.codebook,
+                                        fragments + block * kBlockWords / 2, lane, sums);
   }
 
   const int64_t group_floats = int64_t(num_slices) * 128;  // of one slot
   const int64_t slot_floats = work.hidden_blocks * group_floats;
   float* const partial = work.down_partials + item.first * slot_floats + group * group_floats;
-  store_sums<1>(sums, item.count, warp, lane, partial + slice * 128, slot_floats);
+  store_sums<kColumnTiles>(sums, item.count, warp, lane, partial + slice * 128, slot_floats);
   unsigned* const item_counters = work.counters + int64_t(work.max_items) * work.num_units;
   if (!last_to_arrive(item_counters + item_idx * work.hidden_blocks + group, unsigned(num_slices)))
     return;
@@ -258,6 +282,21 @@ __global__ __launch_bounds__(kExl3Threads, 4) void exl3_experts_down_kernel(Expe
 }
 
 template <int kBits>
+__global__ __launch_bounds__(kExl3Threads, 4) void exl3_experts_down_kernel(ExpertsFew work) {
+  const int num_slices = (work.num_units + work.unit_slice_blocks - 1) / work.unit_slice_blocks;
+  const int slice = int(blockIdx.x) % num_slices;
+  const int group = int(blockIdx.x) / num_slices % work.hidden_blocks;
+  const int item_idx = int(blockIdx.x) / num_slices / work.hidden_blocks;
+  const int num_items = *work.num_items;
+  if (item_idx >= num_items) return;
+  const ExpertItem item = work.items[item_idx];
+  if (item.count <= 4)
+    down_item<kBits, 1>(work, item, item_idx, num_items, group, slice, num_slices);
+  else
+    down_item<kBits, kFewColumnTiles>(work, item, item_idx, num_items, group, slice, num_slices);
+}
+
+template <int kBits>
 __global__ __launch_bounds__(kExl3Threads) void exl3_reconstruct_kernel(Exl3Tiles w,
                                                                         uint16_t* out) {
   const int in_block = int(blockIdx.x), group = int(blockIdx.y);
@@ -282,14 +321,16 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_reconstruct_kernel(Exl3Tile
 }
 
 template <int kBits>
-void Exl3Kernels<kBits>::linear_few(const Exec& exec, const Exl3Jobs& jobs, int row_tiles,
-                                    float* partials, unsigned* counters) {
+void Exl3Kernels<kBits>::linear_few(const Exec& exec, const Exl3Jobs& jobs, float* partials,
+                                    unsigned* counters) {
   int most_blocks = 0;
   for (int i = 0; i < jobs.num_jobs; ++i)
     most_blocks = jobs.job[i].slice_blocks > most_blocks ? jobs.job[i].slice_blocks : most_blocks;
-  const size_t shared_bytes = size_t(most_blocks) * size_t(row_tiles) * kFragmentWords * 4;
-  const auto kernel =
-      row_tiles == 1 ? exl3_linear_few_kernel<kBits, 1> : exl3_linear_few_kernel<kBits, 2>;
+  const int tiles = column_tiles(jobs.num_rows);
+  const size_t shared_bytes = size_t(most_blocks) * size_t(tiles) * kFragmentWords * 4;
+  const auto kernel = tiles == 1   ? exl3_linear_few_kernel<kBits, 1>
+                      : tiles == 2 ? exl3_linear_few_kernel<kBits, 2>
+                                   : exl3_linear_few_kernel<kBits, 4>;
   launch(exec, dim3(unsigned(jobs.num_blocks)), dim3(kExl3Threads), shared_bytes, kernel, jobs,
          partials, counters);
 }
@@ -299,8 +340,13 @@ void Exl3Kernels<kBits>::multiply_many(const Exec& exec, const Exl3Items& items,
                                        const uint2* fragments, int in_blocks, int slice_blocks,
                                        int groups, float* z) {
   launch(exec, dim3(unsigned(groups), unsigned(max_items)), dim3(kExl3Threads),
-         size_t(2) * kManyRowTiles * kFragmentWords * 4, exl3_multiply_many_kernel<kBits>, items,
-         fragments, in_blocks, slice_blocks, z);
+         size_t(2) * kManyHalfBytes, exl3_multiply_many_kernel<kBits>, items, fragments, in_blocks,
+         slice_blocks, z);
+}
+
+// A token is in an expert's rows once at most.
+inline int most_column_tiles(const ExpertsFew& work) {
+  return column_tiles(work.num_tokens < kFewRows ? work.num_tokens : kFewRows);
 }
 
 template <int kBits>
@@ -308,7 +354,7 @@ void Exl3Kernels<kBits>::experts_gate_up(const Exec& exec, const ExpertsFew& wor
   const int num_slices =
       (work.hidden_blocks + work.hidden_slice_blocks - 1) / work.hidden_slice_blocks;
   launch(exec, dim3(unsigned(work.max_items * work.num_units * num_slices)), dim3(kExl3Threads),
-         size_t(2) * size_t(work.hidden_slice_blocks) * kFragmentWords * 4,
+         size_t(2 * work.hidden_slice_blocks * most_column_tiles(work)) * kFragmentWords * 4,
          exl3_experts_gate_up_kernel<kBits>, work);
 }
 
@@ -316,8 +362,8 @@ template <int kBits>
 void Exl3Kernels<kBits>::experts_down(const Exec& exec, const ExpertsFew& work) {
   const int num_slices = (work.num_units + work.unit_slice_blocks - 1) / work.unit_slice_blocks;
   launch(exec, dim3(unsigned(work.max_items * work.hidden_blocks * num_slices)), dim3(kExl3Threads),
-         size_t(work.unit_slice_blocks) * kFragmentWords * 4, exl3_experts_down_kernel<kBits>,
-         work);
+         size_t(work.unit_slice_blocks * most_column_tiles(work)) * kFragmentWords * 4,
+         exl3_experts_down_kernel<kBits>, work);
 }
 
 template <int kBits>

@@ -69,7 +69,7 @@ void few_rows(const Exec& exec, std::span<const LinearCall> calls) {
     unsigned* const counters = scratch.counters(num_counters, "exl3 linear");
     float* const partials = scratch.take<float>(num_partials, "exl3 linear");
     with_exl3_instance(exl3_instance(jobs.job[0].w), [&](auto bits) {
-      Exl3Kernels<bits()>::linear_few(exec, jobs, jobs.num_rows <= 8 ? 1 : 2, partials, counters);
+      Exl3Kernels<bits()>::linear_few(exec, jobs, partials, counters);
     });
   }
 }
@@ -79,7 +79,7 @@ void many_rows(const Exec& exec, const LinearCall& call) {
   const int64_t in_blocks = w.in_features / 128, groups = w.out_features / 128;
   // As many rows at a time as the scratch memory holds.
   ScratchCutter all(exec);
-  const int64_t item_bytes = kManyRows * (2 * w.in_features + 4 * w.out_features);
+  const int64_t item_bytes = kManyRows * 4 * (w.in_features + w.out_features);
   const int64_t max_items = std::clamp<int64_t>((all.left_bytes() - 1024) / item_bytes, 1, 65535);
   const Exl3Tiles tiles = exl3_tiles(w.exl3);
   for (int64_t begin = 0; begin < call.x.rows; begin += max_items * kManyRows) {
@@ -87,7 +87,7 @@ void many_rows(const Exec& exec, const LinearCall& call) {
     const int64_t num_items = (rows + kManyRows - 1) / kManyRows;
     ScratchCutter scratch(exec);
     auto* const fragments = scratch.take<uint2>(
-        num_items * in_blocks * kManyRowTiles * kFragmentWords / 2, "exl3 linear");
+        num_items * in_blocks * kManyColumnTiles * kFragmentWords / 2, "exl3 linear");
     auto* const z = scratch.take<float>(rows * w.out_features, "exl3 linear");
     Exl3Items items;
     items.matrix = tiles;

@@ -1,7 +1,7 @@
 // EXL3 tiles in registers: a lane's eight weights of a tile are the A operand of one
 // mma.m16n8k16 whose rows are the tile's outputs and whose columns are its inputs, so that a tile
 // goes from its packed words to the tensor cores without a shuffle and without shared memory. The B
-// operand is the rotated activations of eight rows.
+// operand is rotated activations, eight columns of them.
 #pragma once
 
 #include <cstddef>
@@ -191,25 +191,34 @@ __device__ __forceinline__ void decode_tile(const StripWords<kBits>& words, int 
 // Products of f32 that are added to something later go through __fmul_rn: the compiler may fuse
 // them with the addition in one kernel and not in another, and all kernels give the same bits.
 
-// ---- activations as B operands: [8 tiles][row tiles][32 lanes] of two registers a block of 128
-// inputs; a row tile is 8 rows.
+// ---- activations as B operands: [8 tiles][column tiles][32 lanes] of two registers a block of 128
+// inputs; a column tile is the 8 columns of one mma. fp16 has 11 bits, so a value v is two columns:
+// its nearest fp16 h, and what that leaves, 2048 (v - h), in the fp16 nearest to it; together 22
+// bits. The first half of the columns are the rows' h, the second half their rests, in one order:
+// up to four rows fit one mma, and their rests cost nothing.
 
-constexpr int kFragmentWords = 8 * 32 * 2;  // 32-bit words of one row tile and block
+constexpr int kFragmentWords = 8 * 32 * 2;  // 32-bit words of one column tile and block
 
-/// Adds a strip's products: sums[row tile] are its 16 outputs x 8 rows as mma_16x8x16 holds them.
-template <int kBits, int kRowTiles>
+/// Column tiles for so many rows, of those that kernels are made for.
+__host__ __device__ constexpr int column_tiles(int num_rows) {
+  return num_rows <= 4 ? 1 : num_rows <= 8 ? 2 : num_rows <= 16 ? 4 : 16;
+}
+
+/// Adds the products of tiles [kFirst, kEnd) of a strip: sums[column tile] are its 16 outputs x 8
+/// columns as mma_16x8x16 holds them; `fragments` begin with tile kFirst.
+template <int kBits, int kColumnTiles, int kFirst = 0, int kEnd = 8>
 __device__ __forceinline__ void multiply_strip(const StripWords<kBits>& words,
                                                const LaneWindow& window, int bits,
                                                exl3::Codebook codebook, const uint2* fragments,
-                                               int lane, float (&sums)[kRowTiles][4]) {
+                                               int lane, float (&sums)[kColumnTiles][4]) {
 #pragma unroll(kBits > 0 ? 8 : 1)
-  for (int tile = 0; tile < 8; ++tile) {
+  for (int tile = kFirst; tile < kEnd; ++tile) {
     uint32_t a[4];
     decode_tile<kBits>(words, tile, window, bits, codebook, a);
 #pragma unroll
-    for (int rows = 0; rows < kRowTiles; ++rows) {
-      const uint2 b = fragments[(tile * kRowTiles + rows) * 32 + lane];
-      mma_16x8x16(sums[rows], a, b.x, b.y);
+    for (int columns = 0; columns < kColumnTiles; ++columns) {
+      const uint2 b = fragments[((tile - kFirst) * kColumnTiles + columns) * 32 + lane];
+      mma_16x8x16(sums[columns], a, b.x, b.y);
     }
   }
 }
@@ -268,42 +277,74 @@ __device__ __forceinline__ void load_scales(const uint16_t* scales, int lane, fl
   for (int i = 0; i < 4; ++i) v[i] = f16_to_f32(scales[4 * lane + i]);
 }
 
+/// Two neighbours of a column, and what fp16 leaves of them.
+struct SplitPair {
+  uint32_t value, rest;
+};
+__device__ __forceinline__ SplitPair split_pair(float low, float high) {
+  const uint32_t value = pack_f16x2(low, high);
+  return {value, pack_f16x2((low - f16_to_f32(uint16_t(value))) * 2048.0f,
+                            (high - f16_to_f32(uint16_t(value >> 16))) * 2048.0f)};
+}
+
 /// Writes a rotated row of 128, held as hadamard_128 leaves it, as row `row` of a block's
-/// fragments.
-__device__ __forceinline__ void store_fragment_row(uint32_t* fragments, int num_row_tiles, int row,
-                                                   int lane, const float (&v)[4]) {
+/// fragments: columns `row` and `row` + half of all columns.
+__device__ __forceinline__ void store_fragment_row(uint32_t* fragments, int num_column_tiles,
+                                                   int row, int lane, const float (&v)[4]) {
   const int tile = lane / 4, quarter = lane % 4;  // inputs 4 * quarter .. + 3 of the tile
-  uint32_t* const base =
-      fragments + ((tile * num_row_tiles + row / 8) * 32 + row % 8 * 4) * 2 + quarter / 2;
-  base[2 * (2 * (quarter & 1))] = pack_f16x2(v[0], v[1]);
-  base[2 * (2 * (quarter & 1) + 1)] = pack_f16x2(v[2], v[3]);
+  const SplitPair first = split_pair(v[0], v[1]), second = split_pair(v[2], v[3]);
+  const auto store = [&](int column, uint32_t a, uint32_t b) {
+    uint32_t* const base = fragments +
+                           ((tile * num_column_tiles + column / 8) * 32 + column % 8 * 4) * 2 +
+                           quarter / 2;
+    base[2 * (2 * (quarter & 1))] = a;
+    base[2 * (2 * (quarter & 1) + 1)] = b;
+  };
+  store(row, first.value, second.value);
+  store(row + 4 * num_column_tiles, first.rest, second.rest);
 }
 
 /// x * suh, rotated, as row `row` of a block's fragments. A whole warp; x, suh: [128].
 __device__ __forceinline__ void prepare_row(const float* x, const uint16_t* suh, int lane,
-                                            uint32_t* fragments, int num_row_tiles, int row) {
+                                            uint32_t* fragments, int num_column_tiles, int row) {
   float v[4], scale[4];
   load_4(x, lane, v);
   load_scales(suh, lane, scale);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] = __fmul_rn(v[i], scale[i]);
   hadamard_128(v, lane);
-  store_fragment_row(fragments, num_row_tiles, row, lane, v);
+  store_fragment_row(fragments, num_column_tiles, row, lane, v);
 }
 
-/// One warp's sums of a strip to rows of 128 outputs: rows[r * row_stride + 16 * strip + output].
-template <int kRowTiles>
-__device__ __forceinline__ void store_sums(const float (&sums)[kRowTiles][4], int num_rows,
-                                           int strip, int lane, float* rows, int64_t row_stride) {
+/// One warp's sums of a strip, values and rests joined: visit(row, output of the strip, sum) for
+/// the lane's part of the rows.
+template <int kColumnTiles, typename Visit>
+__device__ __forceinline__ void visit_sums(const float (&sums)[kColumnTiles][4], int lane,
+                                           const Visit& visit) {
+  constexpr int kValueTiles = (kColumnTiles + 1) / 2;
 #pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
+  for (int tile = 0; tile < kValueTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      float rest = 0;
+      if constexpr (kColumnTiles == 1)
+        rest = __shfl_xor_sync(~0u, sums[0][i], 2);  // of the column 4 further
+      else
+        rest = sums[kValueTiles + tile][i];
       const int row = 8 * tile + 2 * (lane % 4) + i % 2;
-      const int output = 16 * strip + lane / 4 + 8 * (i / 2);
-      if (row < num_rows) rows[row * row_stride + output] = sums[tile][i];
+      if (row < 4 * kColumnTiles)
+        visit(row, lane / 4 + 8 * (i / 2), sums[tile][i] + rest * (1.0f / 2048));
     }
   }
+}
+
+/// The same to rows of 128 outputs: rows[r * row_stride + 16 * strip + output].
+template <int kColumnTiles>
+__device__ __forceinline__ void store_sums(const float (&sums)[kColumnTiles][4], int num_rows,
+                                           int strip, int lane, float* rows, int64_t row_stride) {
+  visit_sums<kColumnTiles>(sums, lane, [&](int row, int output, float sum) {
+    if (row < num_rows) rows[row * row_stride + 16 * strip + output] = sum;
+  });
 }
 
 /// Sum of `num_slices` partial rows, first to last: the order is part of the result.

@@ -9,8 +9,8 @@
 
 namespace onecard::ops::cuda {
 
-/// fragments [item][in_blocks][8][kManyRowTiles][32] of the items' rows of x; row s of an item is
-/// x row slot_token[first + s], or first + s where slot_token is null.
+/// fragments [item][in_blocks][8][kManyColumnTiles][32] of the items' rows of x; row s of an item
+/// is x row slot_token[first + s], or first + s where slot_token is null.
 void prepare_items(const Exec& exec, const Exl3Items& items, int64_t max_items, View<const float> x,
                    const int32_t* slot_token, int in_blocks, uint2* fragments);
 
