@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "device/cuda/runtime.h"
 #include "device/cuda_device.h"
+#include "device/recording.h"
 
 namespace onecard {
 namespace {
@@ -24,6 +25,14 @@ void CudaDevice::use() const { refuse(); }
 Exec CudaDevice::exec() const { refuse(); }
 const std::string& CudaDevice::name() const { return state_->name; }
 int64_t CudaDevice::free_bytes() const { return 0; }
+
+struct Recording::State {};
+Recording::Recording() = default;
+Recording::~Recording() = default;
+Recording::Recording(Recording&&) noexcept = default;
+Recording& Recording::operator=(Recording&&) noexcept = default;
+Recording Recording::make(const Exec&, const std::function<void()>&) { refuse(); }
+void Recording::launch(const Exec&) const { refuse(); }
 
 namespace cuda {
 

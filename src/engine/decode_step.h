@@ -1,4 +1,8 @@
 // One step of every decoding sequence: all layers, one token each. The engine thread only.
+//
+// On a device a step of so many rows is queued kernel by kernel the first time, recorded the
+// second, and from then on queued as a whole; it is in parts where a layer waits for n-gram rows
+// from disk.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +10,8 @@
 #include <vector>
 
 #include "device/exec.h"
+#include "device/recording.h"
+#include "model/decode_table.h"
 #include "model/model.h"
 #include "model/sequence_state.h"
 #include "model/step_context.h"
@@ -32,10 +38,28 @@ class DecodeStep {
   int64_t max_rows() const { return workspace_.max_rows(); }
 
  private:
+  // Of the layers [begin, end); the first part begins with the embedding, the last ends with the
+  // head.
+  struct Part {
+    int64_t begin, end;
+  };
+  void run_part(const Part& part);
+  void run_layers(const Part& part);
+  void run_recorded(int64_t num_rows);
+
   const model::Model& model_;
   model::Workspace workspace_;
   model::StepContext ctx_;
+  model::DecodeTable table_;
   std::vector<int32_t> tokens_;
+  std::vector<Part> parts_;
+  View<float> x_, mix_;  // between the parts of a step
+  struct Recorded {
+    bool has_run = false;
+    Exec exec;
+    std::vector<Recording> parts;  // as many as have been recorded
+  };
+  std::vector<Recorded> recorded_;  // by number of rows, of 1 on
 };
 
 }  // namespace onecard::engine

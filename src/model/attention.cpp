@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "model/decode_table.h"
 #include "model/workspace.h"
 #include "ops/attention.h"
 #include "ops/kv_rows.h"
@@ -50,6 +51,13 @@ void Attention::append(StepContext& ctx, View<const float> u) const {
     ops::rope(ctx.exec, kv, head_dim_, angles(ctx).rows_between(begin, end));
     ops::pack_kv_rows(ctx.exec, kv, {rows.row(begin), rows.stride_bytes, rows.dim, rows.format});
   }
+  if (ctx.decode_table != nullptr) {
+    // In the ring the newest row takes the place of one that no query sees any more.
+    ops::scatter_rows(ctx.exec, rows.data, rows.stride_bytes,
+                      ctx.decode_table->window_slots(layer_idx_, 0, u.rows));
+    if (compressor_) compressor_->append_each(ctx, u);
+    return;
+  }
   for (Segment& segment : ctx.segments) {
     segment.first_window_row = segment.first_row;
     segment.first_window_position = segment.first_position;
@@ -85,6 +93,39 @@ void Attention::forward_block(StepContext& ctx, int64_t begin, int64_t end, View
   ops::rope(ctx.exec, q, head_dim_, angles(ctx).rows_between(begin, end));
 
   const View<float> heads = buffers.heads.rows(u.rows);
+  attend(ctx, begin, end, q, heads);
+  ops::rope(ctx.exec, heads, head_dim_, angles(ctx).rows_between(begin, end), true);
+  ctx.observe(layer_idx_, "o_heads", heads);
+
+  const View<float> o_latent = buffers.o_latent.rows(u.rows);
+  const int64_t rank = o_latent.cols / int64_t(wo_a_.size());
+  for (int64_t g = 0; g < int64_t(wo_a_.size()); ++g)
+    ops::linear(ctx.exec, heads.cols_between(g * o_group_dim_, (g + 1) * o_group_dim_),
+                wo_a_[size_t(g)], o_latent.cols_between(g * rank, (g + 1) * rank));
+  ctx.observe(layer_idx_, "o_latent", o_latent);
+  ops::linear(ctx.exec, o_latent, wo_b_, out);
+}
+
+void Attention::attend(StepContext& ctx, int64_t begin, int64_t end, View<const float> q,
+                       View<float> heads) const {
+  if (ctx.decode_table != nullptr) {
+    const DecodeTable& table = *ctx.decode_table;
+    SequenceState& any = *ctx.segments[0].state;  // for the formats
+    ops::EachKeys keys;
+    keys.positions = table.positions(begin, end);
+    keys.rings = table.window_rings(layer_idx_, begin, end);
+    keys.ring = ops::as_const(any.window_ring(layer_idx_));
+    keys.num_ring_rows = any.num_ring_rows();
+    keys.window = window_;
+    ops::IndexLists selected;
+    if (source_ >= 0) {
+      keys.globals = table.main_rows(source_, begin, end);
+      keys.global = ops::as_const(any.main_rows(source_));
+      selected = ctx.selected.rows_between(begin, end);
+    }
+    return ops::attention_each(ctx.exec, q, keys, source_ >= 0 ? &selected : nullptr, sinks_,
+                               heads);
+  }
   const ops::ConstKvRows chunk = ops::as_const(window_rows(ctx));
   for (const Segment& segment : ctx.segments) {
     const int64_t first = std::max(begin, segment.first_row);
@@ -107,19 +148,10 @@ void Attention::forward_block(StepContext& ctx, int64_t begin, int64_t end, View
                    source_ >= 0 ? &selected : nullptr, sinks_,
                    heads.rows_between(first - begin, last - begin));
   }
-  ops::rope(ctx.exec, heads, head_dim_, angles(ctx).rows_between(begin, end), true);
-  ctx.observe(layer_idx_, "o_heads", heads);
-
-  const View<float> o_latent = buffers.o_latent.rows(u.rows);
-  const int64_t rank = o_latent.cols / int64_t(wo_a_.size());
-  for (int64_t g = 0; g < int64_t(wo_a_.size()); ++g)
-    ops::linear(ctx.exec, heads.cols_between(g * o_group_dim_, (g + 1) * o_group_dim_),
-                wo_a_[size_t(g)], o_latent.cols_between(g * rank, (g + 1) * rank));
-  ctx.observe(layer_idx_, "o_latent", o_latent);
-  ops::linear(ctx.exec, o_latent, wo_b_, out);
 }
 
 void Attention::store_windows(StepContext& ctx) const {
+  if (ctx.decode_table != nullptr) return;
   const ops::KvRows rows = window_rows(ctx);
   for (const Segment& segment : ctx.segments) {
     const ops::KvRows ring = segment.state->window_ring(layer_idx_);

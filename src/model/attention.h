@@ -32,6 +32,8 @@ class Attention {
  private:
   void forward_block(StepContext& ctx, int64_t begin, int64_t end, View<const float> u,
                      View<float> out) const;
+  void attend(StepContext& ctx, int64_t begin, int64_t end, View<const float> q,
+              View<float> heads) const;
   void store_windows(StepContext& ctx) const;
   ops::KvRows window_rows(StepContext& ctx) const;
   View<const float> angles(const StepContext& ctx) const {

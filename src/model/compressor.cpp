@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "model/decode_table.h"
 #include "model/rope_tables.h"
 #include "model/workspace.h"
 #include "ops/compressor.h"
@@ -80,20 +81,73 @@ void Compressor::append_block(StepContext& ctx, const Segment& segment, int64_t 
   ops::rms_norm(ctx.exec, latents, norm_, norm_eps_, latents);
   ctx.observe(layer_idx_, "latent", latents);
 
-  // Both rows lie at the position of the group's first token.
   const std::span<int64_t> positions = buffers.group_positions.values(num_groups);
   ops::count_up(ctx.exec, first_group * ratio_, ratio_, positions);
-  const View<float> angles = buffers.group_angles.rows(num_groups);
+  finish_latents(ctx, latents, positions, rows_from(state.index_rows(layer_idx_), first_group));
+  ops::pack_kv_rows(ctx.exec, latents, rows_from(state.main_rows(layer_idx_), first_group));
+}
+
+// Both rows lie at the position of the group's first token.
+void Compressor::finish_latents(StepContext& ctx, View<float> latents,
+                                std::span<const int64_t> positions,
+                                const ops::KvRows& index_rows) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  const View<float> angles = buffers.group_angles.rows(latents.rows);
   ops::rope_angles(ctx.exec, positions, frequencies_, angles);
 
-  const View<float> index_keys = buffers.index_keys.rows(num_groups);
+  const View<float> index_keys = buffers.index_keys.rows(latents.rows);
   ops::linear(ctx.exec, latents, wk_, index_keys);
   ops::rms_norm(ctx.exec, index_keys, k_norm_, norm_eps_, index_keys);
   ops::rope(ctx.exec, index_keys, index_keys.cols, angles);
-  ops::pack_kv_rows(ctx.exec, index_keys, rows_from(state.index_rows(layer_idx_), first_group));
+  ops::pack_kv_rows(ctx.exec, index_keys, index_rows);
 
   ops::rope(ctx.exec, latents, latents.cols, angles);
-  ops::pack_kv_rows(ctx.exec, latents, rows_from(state.main_rows(layer_idx_), first_group));
+}
+
+void Compressor::append_each(StepContext& ctx, View<const float> u) const {
+  for (int64_t begin = 0; begin < u.rows; begin += kBlockRows) {
+    const int64_t end = std::min(begin + kBlockRows, u.rows);
+    append_each_block(ctx, begin, end, u.rows_between(begin, end));
+  }
+}
+
+void Compressor::append_each_block(StepContext& ctx, int64_t begin, int64_t end,
+                                   View<const float> u) const {
+  Workspace::Buffers& buffers = ctx.buffers();
+  const DecodeTable& table = *ctx.decode_table;
+  const View<float> latents = buffers.latents.rows(u.rows);
+  if (ratio_ == 1) {
+    ops::linear(ctx.exec, u, wkv_, latents);
+  } else {
+    const View<float> keys = buffers.group_keys.rows(u.rows);
+    const View<float> gates = buffers.group_gates.rows(u.rows);
+    ops::linear(ctx.exec, u, wkv_, keys);
+    ops::linear(ctx.exec, u, wgate_, gates);
+    // Before the new ones take their places, which may be those of the group's first.
+    ops::pool_open_groups(ctx.exec, keys, gates, table.open_groups(layer_idx_, begin, end), ratio_,
+                          latents);
+    const int64_t row_bytes = keys.cols * int64_t(sizeof(float));
+    ops::scatter_rows(ctx.exec, bytes_of(keys, 0), row_bytes,
+                      table.key_slots(layer_idx_, begin, end));
+    ops::scatter_rows(ctx.exec, bytes_of(gates, 0), row_bytes,
+                      table.gate_slots(layer_idx_, begin, end));
+  }
+  ops::rms_norm(ctx.exec, latents, norm_, norm_eps_, latents);
+  for (int64_t row = begin; row < end; ++row)
+    if ((ctx.segments[size_t(row)].first_position + 1) % ratio_ == 0)
+      ctx.observe(layer_idx_, "latent", latents.rows_between(row - begin, row - begin + 1));
+
+  SequenceState& any = *ctx.segments[0].state;  // for the formats
+  ops::KvRows packed = any.index_rows(layer_idx_);
+  packed.data = buffers.packed_rows.data();
+  finish_latents(ctx, latents, table.group_positions(layer_idx_, begin, end), packed);
+  ops::scatter_rows(ctx.exec, packed.data, packed.stride_bytes,
+                    table.index_slots(layer_idx_, begin, end));
+  packed = any.main_rows(layer_idx_);
+  packed.data = buffers.packed_rows.data();
+  ops::pack_kv_rows(ctx.exec, latents, packed);
+  ops::scatter_rows(ctx.exec, packed.data, packed.stride_bytes,
+                    table.main_slots(layer_idx_, begin, end));
 }
 
 }  // namespace onecard::model

@@ -20,10 +20,17 @@ class Compressor {
   /// Appends the groups that u's tokens complete; an open group waits in the sequence's state.
   /// u: [tokens, hidden].
   void append(StepContext& ctx, View<const float> u) const;
+  /// The same in a decode step: u's rows are the next tokens of a sequence each. What is queued
+  /// does not depend on which of them complete a group.
+  void append_each(StepContext& ctx, View<const float> u) const;
 
  private:
   void append_block(StepContext& ctx, const Segment& segment, int64_t first_position,
                     View<const float> u) const;
+  void append_each_block(StepContext& ctx, int64_t begin, int64_t end, View<const float> u) const;
+  /// Packs the groups' index keys into `index_rows`, then rotates the latents.
+  void finish_latents(StepContext& ctx, View<float> latents, std::span<const int64_t> positions,
+                      const ops::KvRows& index_rows) const;
 
   int64_t layer_idx_;
   int64_t ratio_;

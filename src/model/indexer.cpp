@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "model/decode_table.h"
 #include "model/workspace.h"
 #include "ops/indexer.h"
 #include "ops/kv_rows.h"
@@ -42,27 +43,53 @@ void Indexer::select(StepContext& ctx, int64_t begin, int64_t end, View<const fl
   const View<float> weights = buffers.index_weights.rows(end - begin);
   ops::linear(ctx.exec, u, weights_proj_, weights);
 
+  if (ctx.decode_table == nullptr) {
+    for (const Segment& segment : ctx.segments) {
+      const int64_t first = std::max(begin, segment.first_row);
+      const int64_t last = std::min(end, segment.first_row + segment.num_rows);
+      if (first >= last) continue;
+      const std::span<int64_t> num_visible = buffers.num_visible.values(last - first);
+      ops::visible_groups(ctx.exec, segment.first_position + (first - segment.first_row), ratio_,
+                          num_visible);
+      const View<float> scores = buffers.index_scores.rows(last - first);
+      const ops::IndexLists candidates = candidates_of(ctx, first, last);
+      ops::indexer_scores(ctx.exec, q.rows_between(first - begin, last - begin),
+                          weights.rows_between(first - begin, last - begin),
+                          ops::as_const(segment.state->index_rows(source_)), num_visible,
+                          uses_candidates_ ? &candidates : nullptr, block_size_, scores);
+      choose(ctx, first, last, scores, num_visible);
+    }
+  } else {
+    const DecodeTable& table = *ctx.decode_table;
+    const std::span<const int64_t> num_visible = table.num_visible(source_, begin, end);
+    const View<float> scores = buffers.index_scores.rows(end - begin);
+    const ops::IndexLists candidates = candidates_of(ctx, begin, end);
+    ops::indexer_scores_each(ctx.exec, q, weights,
+                             ops::as_const(ctx.segments[0].state->index_rows(source_)),
+                             table.index_rows(source_, begin, end), num_visible,
+                             uses_candidates_ ? &candidates : nullptr, block_size_, scores);
+    choose(ctx, begin, end, scores, num_visible);
+  }
+  if (ctx.observer == nullptr) return;
   for (const Segment& segment : ctx.segments) {
     const int64_t first = std::max(begin, segment.first_row);
     const int64_t last = std::min(end, segment.first_row + segment.num_rows);
-    if (first >= last) continue;
-    const std::span<int64_t> num_visible = buffers.num_visible.values(last - first);
-    ops::visible_groups(ctx.exec, segment.first_position + (first - segment.first_row), ratio_,
-                        num_visible);
-    const View<float> scores = buffers.index_scores.rows(last - first);
-    ops::IndexLists candidates;
-    if (makes_candidates_ || uses_candidates_)
-      candidates = ctx.candidates.rows_between(first, last);
-    ops::indexer_scores(ctx.exec, q.rows_between(first - begin, last - begin),
-                        weights.rows_between(first - begin, last - begin),
-                        ops::as_const(segment.state->index_rows(source_)), num_visible,
-                        uses_candidates_ ? &candidates : nullptr, block_size_, scores);
-    ops::select_top_k(ctx.exec, scores, num_visible, ctx.selected.rows_between(first, last));
-    if (makes_candidates_)
-      ops::select_candidate_blocks(ctx.exec, scores, num_visible, block_size_,
-                                   buffers.block_scores.rows(last - first), candidates);
-    if (ctx.observer != nullptr) report(ctx, segment, first, last);
+    if (first < last) report(ctx, segment, first, last);
   }
+}
+
+ops::IndexLists Indexer::candidates_of(const StepContext& ctx, int64_t first, int64_t last) const {
+  if (!makes_candidates_ && !uses_candidates_) return {};
+  return ctx.candidates.rows_between(first, last);
+}
+
+void Indexer::choose(StepContext& ctx, int64_t first, int64_t last, View<const float> scores,
+                     std::span<const int64_t> num_visible) const {
+  ops::select_top_k(ctx.exec, scores, num_visible, ctx.selected.rows_between(first, last));
+  if (makes_candidates_)
+    ops::select_candidate_blocks(ctx.exec, scores, num_visible, block_size_,
+                                 ctx.buffers().block_scores.rows(last - first),
+                                 candidates_of(ctx, first, last));
 }
 
 void Indexer::report(const StepContext& ctx, const Segment& segment, int64_t first,

@@ -25,6 +25,11 @@ class Indexer {
               View<const float> q_latent) const;
 
  private:
+  /// Rows [first, last) of the candidates, where this layer makes or uses them.
+  ops::IndexLists candidates_of(const StepContext& ctx, int64_t first, int64_t last) const;
+  /// From the scores of rows [first, last) to what they selected.
+  void choose(StepContext& ctx, int64_t first, int64_t last, View<const float> scores,
+              std::span<const int64_t> num_visible) const;
   void report(const StepContext& ctx, const Segment& segment, int64_t first, int64_t last) const;
 
   int64_t layer_idx_;

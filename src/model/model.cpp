@@ -11,6 +11,7 @@
 #include "experts/resident_experts.h"
 #include "io/lost_pages.h"
 #include "model/block.h"
+#include "model/decode_table.h"
 #include "model/engram_hash.h"
 #include "model/rope_tables.h"
 #include "model/tensor_table.h"
@@ -29,6 +30,7 @@ struct Model::Impl {
 
   void check(const StepContext& ctx, std::span<const int32_t> token_ids) const;
   void request_engram_rows(StepContext& ctx, std::span<const int32_t> token_ids) const;
+  View<float> head_inputs(StepContext& ctx, View<const float> x, View<const float> mix) const;
 
   io::Checkpoint checkpoint;
   const ModelConfig config;
@@ -161,6 +163,14 @@ void Model::Impl::request_engram_rows(StepContext& ctx, std::span<const int32_t>
   }
 }
 
+View<float> Model::Impl::head_inputs(StepContext& ctx, View<const float> x,
+                                     View<const float> mix) const {
+  const View<float> h = ctx.buffers().hidden.rows(x.rows);
+  ops::hc_collapse_norm(ctx.exec, x, mix, norm, float(config.rms_norm_eps), h);
+  ctx.observe(config.num_hidden_layers, "head_in", h);
+  return h;
+}
+
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;
 
@@ -177,26 +187,45 @@ Backend Model::backend() const { return impl_->memory.backend(); }
 
 void Model::begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
                   View<float> mix) const {
+  stage(ctx, token_ids);
+  start(ctx, x, mix);
+}
+
+void Model::stage(StepContext& ctx, std::span<const int32_t> token_ids) const {
   impl_->check(ctx, token_ids);
   Workspace::Buffers& buffers = ctx.buffers();
   synchronise(ctx.exec);  // what this workspace staged for its last pass has been read
   impl_->request_engram_rows(ctx, token_ids);
-  const View<int32_t> ids = buffers.token_ids.host_rows(x.rows);
+  const View<int32_t> ids = buffers.token_ids.host_rows(int64_t(token_ids.size()));
   std::copy(token_ids.begin(), token_ids.end(), ids.data);
-  const View<const int32_t> staged_ids = buffers.token_ids.rows(ctx.exec, x.rows);
+}
+
+void Model::start(StepContext& ctx, View<float> x, View<float> mix) const {
+  const View<const int32_t> ids = ctx.buffers().token_ids.rows(ctx.exec, x.rows);
   const View<float> first = x.cols_between(0, config().hidden_size);
-  ops::embed(ctx.exec, impl_->embed, {staged_ids.data, token_ids.size()}, first);
+  ops::embed(ctx.exec, impl_->embed, {ids.data, size_t(x.rows)}, first);
   ops::hc_begin(ctx.exec, first, x, mix);
   resume(ctx);
+}
+
+void Model::await_engram_rows(StepContext& ctx, int64_t layer_idx) const {
+  const int64_t engram_idx = config().engram_idx(layer_idx);
+  if (engram_idx >= 0) ctx.buffers().engram_requests[size_t(engram_idx)].wait();
 }
 
 void Model::resume(StepContext& ctx) const {
   Workspace::Buffers& buffers = ctx.buffers();
   const int64_t num_rows = ctx.num_rows();
-  const std::span<int64_t> positions = buffers.positions.values(num_rows);
-  for (const Segment& segment : ctx.segments)
-    ops::count_up(ctx.exec, segment.first_position, 1,
-                  positions.subspan(size_t(segment.first_row), size_t(segment.num_rows)));
+  std::span<const int64_t> positions;
+  if (ctx.decode_table != nullptr) {
+    positions = ctx.decode_table->positions(0, num_rows);
+  } else {
+    const std::span<int64_t> counted = buffers.positions.values(num_rows);
+    for (const Segment& segment : ctx.segments)
+      ops::count_up(ctx.exec, segment.first_position, 1,
+                    counted.subspan(size_t(segment.first_row), size_t(segment.num_rows)));
+    positions = counted;
+  }
   const View<float> main = buffers.angles_main.rows(num_rows);
   const View<float> compress = buffers.angles_compress.rows(num_rows);
   ops::rope_angles(ctx.exec, positions, impl_->frequencies_main, main);
@@ -220,18 +249,26 @@ void Model::append_decoder_rows(StepContext& ctx, View<const float> x,
 
 void Model::logits(StepContext& ctx, View<const float> x, View<const float> mix,
                    View<float> logits) const {
-  Workspace::Buffers& buffers = ctx.buffers();
-  const View<float> h = buffers.hidden.rows(x.rows);
-  ops::hc_collapse_norm(ctx.exec, x, mix, impl_->norm, float(config().rms_norm_eps), h);
-  ctx.observe(num_layers(), "head_in", h);
+  const View<float> h = impl_->head_inputs(ctx, x, mix);
   if (backend() == Backend::kCpu) return ops::linear(ctx.exec, h, impl_->head, logits);
-  for (int64_t begin = 0; begin < x.rows; begin += kBlockRows) {
-    const int64_t end = std::min(begin + kBlockRows, x.rows);
-    const View<float> block = buffers.logits.rows(end - begin);
+  for (int64_t begin = 0; begin < x.rows; begin += kMostHeadRows) {
+    const int64_t end = std::min(begin + kMostHeadRows, x.rows);
+    const View<float> block = ctx.buffers().logits.rows(end - begin);
     ops::linear(ctx.exec, h.rows_between(begin, end), impl_->head, block);
     queue_copy(ctx.exec, logits.row(begin), block.data,
                size_t(block.rows * block.cols) * sizeof(float));
   }
+  synchronise(ctx.exec);
+}
+
+void Model::head(StepContext& ctx, View<const float> x, View<const float> mix) const {
+  const View<float> h = impl_->head_inputs(ctx, x, mix);
+  ops::linear(ctx.exec, h, impl_->head, ctx.buffers().logits.rows(x.rows));
+}
+
+void Model::fetch_logits(StepContext& ctx, View<float> logits) const {
+  const View<float> block = ctx.buffers().logits.rows(logits.rows);
+  queue_copy(ctx.exec, logits.data, block.data, size_t(block.rows * block.cols) * sizeof(float));
   synchronise(ctx.exec);
 }
 

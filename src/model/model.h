@@ -59,6 +59,12 @@ class Model {
   /// nothing has changed then.
   void begin(StepContext& ctx, std::span<const int32_t> token_ids, View<float> x,
              View<float> mix) const;
+  /// The two halves of begin(): what the host does, and what is queued. A decode step's second half
+  /// and its layers, up to the one that waits for engram rows, queue the same work at every step.
+  void stage(StepContext& ctx, std::span<const int32_t> token_ids) const;
+  void start(StepContext& ctx, View<float> x, View<float> mix) const;
+  /// Waits until the engram rows of a layer have been read. Throws kIo.
+  void await_engram_rows(StepContext& ctx, int64_t layer_idx) const;
   /// Starts in the middle: x and mix are filled already (the encoder's output).
   void resume(StepContext& ctx) const;
   /// Runs a layer on all rows of ctx and keeps the last `num_out` rows: x, mix and ctx then have
@@ -71,6 +77,11 @@ class Model {
   /// logits: [tokens, vocab_size] on the host; there on return, and with them all that was queued.
   void logits(StepContext& ctx, View<const float> x, View<const float> mix,
               View<float> logits) const;
+  /// On a device the two halves of logits() of at most kMostHeadRows rows: what is queued, and the
+  /// way to the host, where they are on return.
+  static constexpr int64_t kMostHeadRows = 64;
+  void head(StepContext& ctx, View<const float> x, View<const float> mix) const;
+  void fetch_logits(StepContext& ctx, View<float> logits) const;
 
  private:
   struct Impl;

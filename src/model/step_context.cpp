@@ -62,6 +62,13 @@ Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int6
   index_keys = floats(group_rows, config.index_head_dim);
   group_angles = floats(group_rows, config.qk_rope_head_dim);
   group_positions = Matrix<int64_t>(group_rows, 1, memory);
+  const auto row_bytes = [](ops::KvFormat format, int64_t dim) {
+    return ops::kv_row_bytes(ops::kv_format_for(format, dim), dim);
+  };
+  packed_rows = Buffer<std::byte>(
+      block * std::max(row_bytes(ops::KvFormat::kFp4Block16, config.head_dim),
+                       row_bytes(ops::KvFormat::kFp4Block32, config.index_head_dim)),
+      memory);
 
   router_logits = floats(rows, config.n_routed_experts);
   router_weights = floats(rows, config.num_experts_per_tok);

@@ -30,6 +30,8 @@ struct Segment {
   int64_t num_window_rows = 0;
 };
 
+class DecodeTable;
+
 /// Memory for the intermediates of a pass or step of at most `max_rows` rows over sequences of at
 /// most `capacity_tokens`, where `backend` runs them. Allocated once.
 class Workspace {
@@ -61,6 +63,9 @@ struct StepContext {
   std::vector<Segment> segments;
   Observer* observer = nullptr;
   bool global_rows_done = false;  // the tokens' global rows of the current layer are in place
+  /// A decode step's: each segment is the next token of another sequence, and layers read of the
+  /// sequences what is written here, so that they queue the same work at every step.
+  const DecodeTable* decode_table = nullptr;
 
   // Of the current rows: rotations by both frequency tables, and what the last index source
   // selected.

@@ -75,6 +75,7 @@ struct Workspace::Buffers {
 
   Matrix<float> group_keys, group_gates, latents, rotated, index_keys, group_angles;
   Matrix<int64_t> group_positions;
+  Buffer<std::byte> packed_rows;  // on their way to the sequences
 
   Matrix<float> router_logits, router_weights;
   Matrix<int32_t> expert_ids;

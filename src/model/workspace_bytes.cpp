@@ -8,7 +8,7 @@ namespace onecard::model {
 namespace {
 
 int64_t buffer_bytes(const Workspace::Buffers& b) {
-  int64_t bytes = b.window_rows.size();
+  int64_t bytes = b.window_rows.size() + b.packed_rows.size();
   for (const Matrix<float>* matrix : {&b.streams,
                                       &b.mix,
                                       &b.attn_pre,

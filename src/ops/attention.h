@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -29,5 +30,21 @@ struct AttentionKeys {
 void attention(const Exec& exec, View<const float> q, int64_t first_position,
                const AttentionKeys& keys, const IndexLists* selected, std::span<const float> sinks,
                View<float> out);
+
+/// What queries of several sequences can see, one query each. Arrays of a query each.
+struct EachKeys {
+  std::span<const int64_t> positions;
+  /// Window rows, the query's own among them: that of position p is row p % num_ring_rows.
+  std::span<const std::byte* const> rings;
+  ConstKvRows ring;  // their format; without data
+  int64_t num_ring_rows = 1;
+  int64_t window = 128;
+  std::span<const std::byte* const> globals;  // row g of group g; empty without selected groups
+  ConstKvRows global;                         // their format; without data
+};
+
+/// attention() for every query with the rows of its own sequence.
+void attention_each(const Exec& exec, View<const float> q, const EachKeys& keys,
+                    const IndexLists* selected, std::span<const float> sinks, View<float> out);
 
 }  // namespace onecard::ops

@@ -17,11 +17,9 @@ int64_t largest(const Exec& exec, std::span<const int64_t> values) {
   return result;
 }
 
-}  // namespace
-
-void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
-                    const ConstKvRows& keys, std::span<const int64_t> num_visible,
-                    const IndexLists* candidates, int64_t block_size, View<float> scores) {
+void check_scores(const Exec& exec, View<const float> q, View<const float> w,
+                  const ConstKvRows& keys, std::span<const int64_t> num_visible,
+                  const IndexLists* candidates, int64_t block_size, View<float> scores) {
   require(keys.dim >= 1 && keys.dim <= kMaxIndexDim && q.cols == w.cols * keys.dim &&
               q.rows == w.rows && q.rows == scores.rows && int64_t(num_visible.size()) == q.rows &&
               largest(exec, num_visible) <= scores.cols &&
@@ -29,9 +27,39 @@ void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
           ErrorCode::kInvalidArgument,
           "indexer_scores: q must be [tokens, heads * dim], w [tokens, heads], scores [tokens, "
           "visible groups]");
+}
+
+}  // namespace
+
+void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
+                    const ConstKvRows& keys, std::span<const int64_t> num_visible,
+                    const IndexLists* candidates, int64_t block_size, View<float> scores) {
+  check_scores(exec, q, w, keys, num_visible, candidates, block_size, scores);
   if (exec.backend == Backend::kCuda)
-    return cuda::indexer_scores(exec, q, w, keys, num_visible, candidates, block_size, scores);
+    return cuda::indexer_scores(exec, q, w, keys, nullptr, num_visible, candidates, block_size,
+                                scores);
   cpu::indexer_scores(exec, q, w, keys, num_visible, candidates, block_size, scores);
+}
+
+void indexer_scores_each(const Exec& exec, View<const float> q, View<const float> w,
+                         const ConstKvRows& format, std::span<const std::byte* const> key_rows,
+                         std::span<const int64_t> num_visible, const IndexLists* candidates,
+                         int64_t block_size, View<float> scores) {
+  check_scores(exec, q, w, format, num_visible, candidates, block_size, scores);
+  require(int64_t(key_rows.size()) == q.rows, ErrorCode::kInvalidArgument,
+          "indexer_scores_each: keys for every token");
+  if (exec.backend == Backend::kCuda)
+    return cuda::indexer_scores(exec, q, w, format, key_rows.data(), num_visible, candidates,
+                                block_size, scores);
+  for (int64_t t = 0; t < q.rows; ++t) {
+    ConstKvRows keys = format;
+    keys.data = key_rows[size_t(t)];
+    IndexLists list;
+    if (candidates != nullptr) list = candidates->rows_between(t, t + 1);
+    cpu::indexer_scores(exec, q.rows_between(t, t + 1), w.rows_between(t, t + 1), keys,
+                        num_visible.subspan(size_t(t), 1), candidates != nullptr ? &list : nullptr,
+                        block_size, scores.rows_between(t, t + 1));
+  }
 }
 
 void select_top_k(const Exec& exec, View<const float> scores, std::span<const int64_t> num_visible,

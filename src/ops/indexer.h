@@ -1,6 +1,7 @@
 // The lightning indexer: scores every visible group of a query cheaply, and selects the best.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -34,6 +35,13 @@ constexpr int32_t kAllBlocks = -1;
 void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
                     const ConstKvRows& keys, std::span<const int64_t> num_visible,
                     const IndexLists* candidates, int64_t block_size, View<float> scores);
+
+/// The same with keys of its own for every token: those of token t begin at key_rows[t]; `format`
+/// is their format, without data.
+void indexer_scores_each(const Exec& exec, View<const float> q, View<const float> w,
+                         const ConstKvRows& format, std::span<const std::byte* const> key_rows,
+                         std::span<const int64_t> num_visible, const IndexLists* candidates,
+                         int64_t block_size, View<float> scores);
 
 /// out row t = the min(out.ids.cols, available) highest of scores[t, 0..num_visible[t]), equal
 /// scores by lower index first, listed ascending. -inf (and NaN) is never selected.

@@ -47,8 +47,16 @@ void engram_gate_add(const Exec&, View<const float>, std::span<const float>, flo
 void pool_groups(const Exec&, View<const float>, View<const float>, int64_t, View<float>) {
   refuse("pool_groups");
 }
+void pool_open_groups(const Exec&, View<const float>, View<const float>, const OpenGroups&, int64_t,
+                      View<float>) {
+  refuse("pool_open_groups");
+}
+void scatter_rows(const Exec&, const std::byte*, int64_t, std::span<std::byte* const>) {
+  refuse("scatter_rows");
+}
 void indexer_scores(const Exec&, View<const float>, View<const float>, const ConstKvRows&,
-                    std::span<const int64_t>, const IndexLists*, int64_t, View<float>) {
+                    const std::byte* const*, std::span<const int64_t>, const IndexLists*, int64_t,
+                    View<float>) {
   refuse("indexer_scores");
 }
 void select_top_k(const Exec&, View<const float>, std::span<const int64_t>, const IndexLists&) {
@@ -61,6 +69,10 @@ void select_candidate_blocks(const Exec&, View<const float>, std::span<const int
 void attention(const Exec&, View<const float>, int64_t, const AttentionKeys&, const IndexLists*,
                std::span<const float>, View<float>) {
   refuse("attention");
+}
+void attention_each(const Exec&, View<const float>, const EachKeys&, const IndexLists*,
+                    std::span<const float>, View<float>) {
+  refuse("attention_each");
 }
 void route(const Exec&, View<const float>, std::span<const float>, const RouterOptions&,
            View<int32_t>, View<float>) {

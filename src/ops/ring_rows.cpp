@@ -1,9 +1,11 @@
 #include "ops/ring_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "device/memory.h"
+#include "ops/cuda/kernels.h"
 
 namespace onecard::ops {
 namespace {
@@ -39,6 +41,14 @@ void load_ring_rows(const Exec& exec, const RowRing& ring, int64_t first_positio
                queue_copy(exec, rows + first * ring.row_bytes,
                           ring.data + ring_row * ring.row_bytes, size_t(count * ring.row_bytes));
              });
+}
+
+void scatter_rows(const Exec& exec, const std::byte* rows, int64_t row_bytes,
+                  std::span<std::byte* const> to) {
+  if (exec.backend == Backend::kCuda) return cuda::scatter_rows(exec, rows, row_bytes, to);
+  for (size_t t = 0; t < to.size(); ++t)
+    if (to[t] != nullptr)
+      std::memcpy(to[t], rows + int64_t(t) * row_bytes, static_cast<size_t>(row_bytes));
 }
 
 }  // namespace onecard::ops

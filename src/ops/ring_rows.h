@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "device/exec.h"
 
@@ -23,5 +24,10 @@ void store_ring_rows(const Exec& exec, const std::byte* rows, int64_t first_posi
 /// The other way. Throws kInvalidArgument for more rows than the ring holds.
 void load_ring_rows(const Exec& exec, const RowRing& ring, int64_t first_position, int64_t num_rows,
                     std::byte* rows);
+
+/// Copies row t of `rows` (dense, of row_bytes) to to[t]; where that is null the row is left out.
+/// The places are apart from each other and from the rows.
+void scatter_rows(const Exec& exec, const std::byte* rows, int64_t row_bytes,
+                  std::span<std::byte* const> to);
 
 }  // namespace onecard::ops

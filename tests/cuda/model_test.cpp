@@ -48,7 +48,7 @@ class CudaModel : public testing::Test {
     decode_ = ids(member(the_case, "decode_tokens"));
     // Enough for windows, lists and candidate blocks to be full; the emulator is slow.
     tokens_.resize(kPromptTokens);
-    decode_.resize(2);
+    decode_.resize(4);  // run, recorded, and replayed at other positions
     const std::string config = json::dump(member(the_case, "config"));
     plain_.emplace(config);
     cuda_.emplace(config, Backend::kCuda);

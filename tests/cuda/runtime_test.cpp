@@ -28,12 +28,12 @@ TEST_F(CudaRuntime, AGraphRepeatsWhatWasRecordedOnWhatMemoryHoldsThen) {
   const std::vector<float> marker(3 * 70, 5.0f);
   ONECARD_CUDA_CHECK(cudaMemcpyAsync(out.data(), marker.data(), marker.size() * sizeof(float),
                                      cudaMemcpyDefault, stream().get()));
-  const cuda::Graph graph = cuda::Graph::record(stream(), work);
+  const cuda::Graph graph = cuda::Graph::record(stream().get(), work);
   EXPECT_EQ(out.host(), marker) << "recorded work has run";
   for (const std::vector<float>& values : {first, second}) {
     ONECARD_CUDA_CHECK(cudaMemcpyAsync(x.data(), values.data(), values.size() * sizeof(float),
                                        cudaMemcpyDefault, stream().get()));
-    graph.launch(stream());
+    graph.launch(stream().get());
     const std::vector<float> replayed = out.host();
     work();
     EXPECT_EQ(out.host(), replayed);
@@ -41,9 +41,9 @@ TEST_F(CudaRuntime, AGraphRepeatsWhatWasRecordedOnWhatMemoryHoldsThen) {
 }
 
 TEST_F(CudaRuntime, AFailedRecordingIsDroppedAndTheErrorGoesOn) {
-  EXPECT_THROW(
-      cuda::Graph::record(stream(), [] { throw Error(ErrorCode::kInvalidArgument, "on purpose"); }),
-      Error);
+  EXPECT_THROW(cuda::Graph::record(stream().get(),
+                                   [] { throw Error(ErrorCode::kInvalidArgument, "on purpose"); }),
+               Error);
   const DeviceArray<float> x(random_values(70, 1));
   EXPECT_NO_THROW(ops::swiglu(exec, x.view(1, 70), x.view(1, 70), {}, 2, x.view(1, 70)));
 }

@@ -141,16 +141,16 @@ class Bench {
 
 template <typename Call>
 void Bench::time(const Work& work, int64_t calls, const Call& call) {
-  const cuda::Graph graph = cuda::Graph::record(stream, [&] {
+  const cuda::Graph graph = cuda::Graph::record(stream.get(), [&] {
     for (int64_t i = 0; i < calls; ++i) call(i);
   });
-  for (int warm = 0; warm < 2; ++warm) graph.launch(stream);
+  for (int warm = 0; warm < 2; ++warm) graph.launch(stream.get());
   synchronize();
   std::vector<double> us;
   cuda::Event begin(cuda::Event::Timing::kOn), end(cuda::Event::Timing::kOn);
   for (int i = 0; i < options_.repetitions; ++i) {
     begin.record(stream);
-    graph.launch(stream);
+    graph.launch(stream.get());
     end.record(stream);
     end.wait();
     us.push_back(double(end.microseconds_since(begin)) / double(calls));

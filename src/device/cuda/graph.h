@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "device/cuda/error.h"
-#include "device/cuda/stream.h"
 
 namespace onecard::cuda {
 
@@ -16,16 +15,16 @@ class Graph {
   /// Records what `work` queues on `stream`. Nothing runs meanwhile, and `work` may not wait for
   /// the device. When it throws, the recording is dropped and the error goes on.
   template <typename Work>
-  static Graph record(const Stream& stream, const Work& work) {
-    ONECARD_CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+  static Graph record(cudaStream_t stream, const Work& work) {
+    ONECARD_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     cudaGraph_t recorded = nullptr;
     try {
       work();
     } catch (...) {
-      if (cudaStreamEndCapture(stream.get(), &recorded) == cudaSuccess) cudaGraphDestroy(recorded);
+      if (cudaStreamEndCapture(stream, &recorded) == cudaSuccess) cudaGraphDestroy(recorded);
       throw;
     }
-    ONECARD_CUDA_CHECK(cudaStreamEndCapture(stream.get(), &recorded));
+    ONECARD_CUDA_CHECK(cudaStreamEndCapture(stream, &recorded));
     Graph graph;
     const cudaError_t status = cudaGraphInstantiate(&graph.exec_, recorded, 0);
     cudaGraphDestroy(recorded);
@@ -44,8 +43,8 @@ class Graph {
   }
   explicit operator bool() const { return exec_ != nullptr; }
   /// Queues the recorded work on `stream`.
-  void launch(const Stream& stream) const {
-    ONECARD_CUDA_CHECK(cudaGraphLaunch(exec_, stream.get()));
+  void launch(cudaStream_t stream) const {
+    ONECARD_CUDA_CHECK(cudaGraphLaunch(exec_, stream));
   }
 
  private:

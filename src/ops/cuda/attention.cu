@@ -23,6 +23,10 @@ constexpr int kMaxRuns = 16;
 
 struct Keys {
   AttentionKeys rows;
+  // Of queries of several sequences; else null.
+  const int64_t* positions = nullptr;
+  const std::byte* const* rings = nullptr;
+  const std::byte* const* globals = nullptr;
   const int32_t* selected = nullptr;  // null: the window alone
   int64_t selected_stride = 0;
   const int32_t* counts = nullptr;
@@ -31,6 +35,16 @@ struct Keys {
     const int64_t start = position - rows.window + 1;
     const int64_t begin = rows.window_begin > start ? rows.window_begin : start;
     return begin > 0 ? begin : 0;
+  }
+  /// The same for the query of row `query` alone.
+  __device__ Keys of_query(int64_t query) const {
+    Keys own = *this;
+    if (positions != nullptr) {
+      own.rows.ring.data = rings[query];
+      own.rows.chunk_begin = positions[query] + 1;
+      if (globals != nullptr) own.rows.global.data = globals[query];
+    }
+    return own;
   }
   /// Row j of what the query of row `query` at `position` sees, the window first.
   __device__ ConstKvRows row(int64_t query, int64_t window_begin, int64_t num_window,
@@ -86,7 +100,7 @@ __device__ float warp_sum(float value) {
 // queries. partials: [query][head][run][dim + 2]: the weighted sum, its maximum, its sum.
 template <int kPerLane>
 __global__ __launch_bounds__(kThreads) void attention_kernel(View<const float> q,
-                                                             int64_t first_position, Keys keys,
+                                                             int64_t first_position, Keys all_keys,
                                                              const float* sinks, int num_heads,
                                                              View<float> out, float* partials,
                                                              unsigned* counters) {
@@ -94,7 +108,10 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(View<const float> q
   auto* const tile = reinterpret_cast<float*>(dynamic_shared());  // [kTileKeys][kWidth]
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int run = int(blockIdx.x), num_runs = int(gridDim.x);
-  const int64_t query = blockIdx.z, position = first_position + query;
+  const int64_t query = blockIdx.z;
+  const int64_t position =
+      all_keys.positions != nullptr ? all_keys.positions[query] : first_position + query;
+  const Keys keys = all_keys.of_query(query);
   const int first_head = (int(blockIdx.y) * kWarps + warp) * kHeadsPerWarp;
   const int dim = int(keys.rows.chunk.dim);
   const int64_t window_begin = keys.window_start(position);
@@ -249,39 +266,58 @@ void attend(const Exec& exec, View<const float> q, int64_t first_position, const
          first_position, keys, sinks.data(), int(num_heads), out, partials, counters);
 }
 
+void attend_any(const Exec& exec, View<const float> q, int64_t first_position, Keys keys,
+                const IndexLists* selected, std::span<const float> sinks, View<float> out) {
+  const int64_t dim = keys.rows.chunk.dim;
+  require(dim <= 512, ErrorCode::kUnsupported, "attention: heads of at most 512 channels on CUDA");
+  int64_t most_keys = keys.rows.window;
+  if (selected != nullptr) {
+    keys.selected = selected->ids.data;
+    keys.selected_stride = selected->ids.stride;
+    keys.counts = selected->counts.data();
+    most_keys += selected->ids.cols;
+  }
+  const auto run = [&](auto attend_width) {
+    attend_width(exec, q, first_position, keys, sinks, most_keys, out);
+  };
+  if (dim <= 32)
+    run(attend<1>);
+  else if (dim <= 64)
+    run(attend<2>);
+  else if (dim <= 128)
+    run(attend<4>);
+  else if (dim <= 256)
+    run(attend<8>);
+  else
+    run(attend<16>);
+}
+
 }  // namespace
 
 void attention(const Exec& exec, View<const float> q, int64_t first_position,
                const AttentionKeys& rows, const IndexLists* selected, std::span<const float> sinks,
                View<float> out) {
-  const int64_t dim = rows.chunk.dim;
-  require(dim <= 512, ErrorCode::kUnsupported, "attention: heads of at most 512 channels on CUDA");
   constexpr int64_t kMaxRows = 65535;
   for (int64_t begin = 0; begin < q.rows; begin += kMaxRows) {
     const int64_t end = std::min(q.rows, begin + kMaxRows);
-    Keys keys{rows};
-    int64_t most_keys = rows.window;
-    if (selected != nullptr) {
-      keys.selected = selected->ids.row(begin);
-      keys.selected_stride = selected->ids.stride;
-      keys.counts = selected->counts.data() + begin;
-      most_keys += selected->ids.cols;
-    }
-    const auto run = [&](auto attend_width) {
-      attend_width(exec, q.rows_between(begin, end), first_position + begin, keys, sinks, most_keys,
-                   out.rows_between(begin, end));
-    };
-    if (dim <= 32)
-      run(attend<1>);
-    else if (dim <= 64)
-      run(attend<2>);
-    else if (dim <= 128)
-      run(attend<4>);
-    else if (dim <= 256)
-      run(attend<8>);
-    else
-      run(attend<16>);
+    IndexLists lists;
+    if (selected != nullptr) lists = selected->rows_between(begin, end);
+    attend_any(exec, q.rows_between(begin, end), first_position + begin, {rows},
+               selected != nullptr ? &lists : nullptr, sinks, out.rows_between(begin, end));
   }
+}
+
+void attention_each(const Exec& exec, View<const float> q, const EachKeys& each,
+                    const IndexLists* selected, std::span<const float> sinks, View<float> out) {
+  Keys keys;
+  keys.rows.ring = keys.rows.chunk = each.ring;  // all rows come from the ring
+  keys.rows.num_ring_rows = each.num_ring_rows;
+  keys.rows.window = each.window;
+  keys.rows.global = each.global;
+  keys.positions = each.positions.data();
+  keys.rings = each.rings.data();
+  keys.globals = selected != nullptr ? each.globals.data() : nullptr;
+  attend_any(exec, q, 0, keys, selected, sinks, out);
 }
 
 }  // namespace onecard::ops::cuda

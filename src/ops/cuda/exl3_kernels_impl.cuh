@@ -62,7 +62,7 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs 
 constexpr int kManyHalfBytes = kManyColumnTiles * kFragmentWords * 4 / 2;
 
 template <int kBits>
-__global__ __launch_bounds__(kExl3Threads) void exl3_multiply_many_kernel(
+__global__ __launch_bounds__(kExl3Threads, 2) void exl3_multiply_many_kernel(
     Exl3Items items, const uint2* fragments, int in_blocks, int slice_blocks, float* z) {
   const ExpertItem item = items.item(blockIdx.y);
   if (item.count == 0) return;

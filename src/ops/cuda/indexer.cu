@@ -41,14 +41,13 @@ Candidates device_candidates(const IndexLists* lists, int64_t block_size) {
 
 // ---- any format and shape: one warp a query and group
 
-__global__ __launch_bounds__(kThreads) void scores_kernel(View<const float> q, View<const float> w,
-                                                          ConstKvRows keys,
-                                                          const int64_t* num_visible,
-                                                          Candidates candidates, float scale,
-                                                          View<float> scores) {
+__global__ __launch_bounds__(kThreads) void scores_kernel(
+    View<const float> q, View<const float> w, ConstKvRows keys, const std::byte* const* key_rows,
+    const int64_t* num_visible, Candidates candidates, float scale, View<float> scores) {
   const int lane = int(threadIdx.x) % 32;
   const int64_t row = blockIdx.y, group = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (group >= num_visible[row]) return;
+  if (key_rows != nullptr) keys.data = key_rows[row];
   if (!candidates.kept(row, group)) {
     if (lane == 0) scores.row(row)[group] = -INFINITY;
     return;
@@ -93,8 +92,8 @@ __device__ uint32_t e2m1_pair(uint32_t codes, uint32_t scale) {
 }
 
 __global__ __launch_bounds__(kThreads) void fast_scores_kernel(
-    View<const float> q, View<const float> w, ConstKvRows keys, const int64_t* num_visible,
-    Candidates candidates, float scale, View<float> scores) {
+    View<const float> q, View<const float> w, ConstKvRows keys, const std::byte* const* key_rows,
+    const int64_t* num_visible, Candidates candidates, float scale, View<float> scores) {
   __shared__ uint2 heads[kSteps * kMaxHeadTiles * 32];
   __shared__ float head_weights[8 * kMaxHeadTiles];
   const int64_t row = blockIdx.y;
@@ -105,6 +104,7 @@ __global__ __launch_bounds__(kThreads) void fast_scores_kernel(
       all ? visible : int64_t(candidates.counts[row]) * candidates.block_size;
   const int64_t first_place = int64_t(blockIdx.x) * kGroupsPerBlock;
   if (first_place >= num_places) return;
+  if (key_rows != nullptr) keys.data = key_rows[row];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int num_tiles = int(w.cols) / 8, quarter = lane % 4;
   for (int at = int(threadIdx.x); at < kSteps * num_tiles * 32; at += kThreads) {
@@ -320,8 +320,9 @@ __global__ __launch_bounds__(kThreads) void block_scores_kernel(View<const float
 }  // namespace
 
 void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
-                    const ConstKvRows& keys, std::span<const int64_t> num_visible,
-                    const IndexLists* candidates, int64_t block_size, View<float> scores) {
+                    const ConstKvRows& keys, const std::byte* const* key_rows,
+                    std::span<const int64_t> num_visible, const IndexLists* candidates,
+                    int64_t block_size, View<float> scores) {
   const float scale = float(1.0 / sqrt(double(w.cols * keys.dim)));
   const Candidates kept = device_candidates(candidates, block_size);
   const bool fast = keys.format == KvFormat::kFp4Block32 && keys.dim == kFastDim &&
@@ -330,13 +331,13 @@ void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
   const auto rows = unsigned(q.rows);
   if (!fast)
     return launch(exec, dim3(unsigned((scores.cols + kWarps - 1) / kWarps), rows), dim3(kThreads),
-                  0, scores_kernel, q, w, keys, num_visible.data(), kept, scale, scores);
+                  0, scores_kernel, q, w, keys, key_rows, num_visible.data(), kept, scale, scores);
   if (candidates != nullptr)
     launch(exec, dim3(unsigned(std::min<int64_t>(256, (scores.cols + 1023) / 1024)), rows),
            dim3(kThreads), 0, clear_scores_kernel, num_visible.data(), kept, scores);
   launch(exec, dim3(unsigned((scores.cols + kGroupsPerBlock - 1) / kGroupsPerBlock), rows),
-         dim3(kThreads), 0, fast_scores_kernel, q, w, keys, num_visible.data(), kept, scale,
-         scores);
+         dim3(kThreads), 0, fast_scores_kernel, q, w, keys, key_rows, num_visible.data(), kept,
+         scale, scores);
 }
 
 void select_top_k(const Exec& exec, View<const float> scores, std::span<const int64_t> num_visible,

@@ -10,6 +10,7 @@
 
 #include "device/exec.h"
 #include "ops/attention.h"
+#include "ops/compressor.h"
 #include "ops/hyper_connection.h"
 #include "ops/indexer.h"
 #include "ops/kv_rows.h"
@@ -50,10 +51,16 @@ void engram_gate_add(const Exec& exec, View<const float> key_val, std::span<cons
                      float eps, View<float> x);
 void pool_groups(const Exec& exec, View<const float> keys, View<const float> gates, int64_t ratio,
                  View<float> out);
+void pool_open_groups(const Exec& exec, View<const float> keys, View<const float> gates,
+                      const OpenGroups& open, int64_t ratio, View<float> out);
+void scatter_rows(const Exec& exec, const std::byte* rows, int64_t row_bytes,
+                  std::span<std::byte* const> to);
 
+/// key_rows: null, or the rows' own keys instead of keys.data.
 void indexer_scores(const Exec& exec, View<const float> q, View<const float> w,
-                    const ConstKvRows& keys, std::span<const int64_t> num_visible,
-                    const IndexLists* candidates, int64_t block_size, View<float> scores);
+                    const ConstKvRows& keys, const std::byte* const* key_rows,
+                    std::span<const int64_t> num_visible, const IndexLists* candidates,
+                    int64_t block_size, View<float> scores);
 void select_top_k(const Exec& exec, View<const float> scores, std::span<const int64_t> num_visible,
                   const IndexLists& out);
 void select_candidate_blocks(const Exec& exec, View<const float> scores,
@@ -63,6 +70,8 @@ void select_candidate_blocks(const Exec& exec, View<const float> scores,
 void attention(const Exec& exec, View<const float> q, int64_t first_position,
                const AttentionKeys& keys, const IndexLists* selected, std::span<const float> sinks,
                View<float> out);
+void attention_each(const Exec& exec, View<const float> q, const EachKeys& keys,
+                    const IndexLists* selected, std::span<const float> sinks, View<float> out);
 
 void route(const Exec& exec, View<const float> logits, std::span<const float> bias,
            const RouterOptions& options, View<int32_t> expert_ids, View<float> weights);

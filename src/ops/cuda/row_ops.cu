@@ -82,6 +82,53 @@ __global__ void pool_groups_kernel(View<const float> keys, View<const float> gat
   out.row(group)[c] = sum / weight_sum;
 }
 
+// Where the token is not the last of its group there is nothing to pool yet.
+__global__ void pool_open_groups_kernel(View<const float> keys, View<const float> gates,
+                                        const int64_t* positions, const std::byte* const* key_rings,
+                                        const std::byte* const* gate_rings, int64_t num_slots,
+                                        int64_t ratio, View<float> out) {
+  const int64_t idx = thread_idx();
+  if (idx >= out.rows * out.cols) return;
+  const int64_t row = idx / out.cols, c = idx % out.cols, position = positions[row];
+  float& result = out.row(row)[c];
+  result = 0;
+  if ((position + 1) % ratio != 0) return;
+  const auto* const key_ring = reinterpret_cast<const float*>(key_rings[row]);
+  const auto* const gate_ring = reinterpret_cast<const float*>(gate_rings[row]);
+  const auto slot = [&](int64_t i) {
+    return (position + 1 - ratio + i) % num_slots * out.cols + c;
+  };
+  const float newest_gate = gates.row(row)[c];
+  float largest = newest_gate;
+  for (int64_t i = 0; i + 1 < ratio; ++i) largest = fmaxf(largest, gate_ring[slot(i)]);
+  float weight_sum = 0, sum = 0;
+  const auto add = [&](float gate, float key) {
+    const float weight = expf(gate - largest);
+    weight_sum += weight;
+    sum += weight * key;
+  };
+  for (int64_t i = 0; i + 1 < ratio; ++i) add(gate_ring[slot(i)], key_ring[slot(i)]);
+  add(newest_gate, keys.row(row)[c]);
+  result = sum / weight_sum;
+}
+
+// One thread block a row.
+__global__ __launch_bounds__(kThreads) void scatter_rows_kernel(const std::byte* rows,
+                                                                int64_t row_bytes,
+                                                                std::byte* const* places) {
+  std::byte* const to = places[blockIdx.x];
+  if (to == nullptr) return;
+  const std::byte* const from = rows + blockIdx.x * row_bytes;
+  if (((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) |
+        static_cast<uintptr_t>(row_bytes)) &
+       3) == 0) {
+    for (int64_t i = threadIdx.x; i < row_bytes / 4; i += kThreads)
+      reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
+  } else {
+    for (int64_t i = threadIdx.x; i < row_bytes; i += kThreads) to[i] = from[i];
+  }
+}
+
 __global__ void embed_kernel(LinearWeight::Format format, const void* table, int64_t num_ids,
                              const int32_t* token_ids, View<float> out) {
   const int64_t idx = thread_idx();
@@ -163,6 +210,19 @@ void pool_groups(const Exec& exec, View<const float> keys, View<const float> gat
                  View<float> out) {
   launch(exec, dim3(blocks_for(out.rows * out.cols)), dim3(kThreads), 0, pool_groups_kernel, keys,
          gates, ratio, out);
+}
+
+void pool_open_groups(const Exec& exec, View<const float> keys, View<const float> gates,
+                      const OpenGroups& open, int64_t ratio, View<float> out) {
+  launch(exec, dim3(blocks_for(out.rows * out.cols)), dim3(kThreads), 0, pool_open_groups_kernel,
+         keys, gates, open.positions.data(), open.key_rings.data(), open.gate_rings.data(),
+         open.num_slots, ratio, out);
+}
+
+void scatter_rows(const Exec& exec, const std::byte* rows, int64_t row_bytes,
+                  std::span<std::byte* const> to) {
+  launch(exec, dim3(unsigned(to.size())), dim3(kThreads), 0, scatter_rows_kernel, rows, row_bytes,
+         to.data());
 }
 
 void embed(const Exec& exec, const LinearWeight& table, std::span<const int32_t> token_ids,
