@@ -99,9 +99,12 @@ void Attention::forward_block(StepContext& ctx, int64_t begin, int64_t end, View
 
   const View<float> o_latent = buffers.o_latent.rows(u.rows);
   const int64_t rank = o_latent.cols / int64_t(wo_a_.size());
+  std::vector<ops::LinearCall>& calls = buffers.output_groups;
+  calls.clear();
   for (int64_t g = 0; g < int64_t(wo_a_.size()); ++g)
-    ops::linear(ctx.exec, heads.cols_between(g * o_group_dim_, (g + 1) * o_group_dim_),
-                wo_a_[size_t(g)], o_latent.cols_between(g * rank, (g + 1) * rank));
+    calls.push_back({heads.cols_between(g * o_group_dim_, (g + 1) * o_group_dim_),
+                     &wo_a_[size_t(g)], o_latent.cols_between(g * rank, (g + 1) * rank)});
+  ops::linear_each(ctx.exec, calls);
   ctx.observe(layer_idx_, "o_latent", o_latent);
   ops::linear(ctx.exec, o_latent, wo_b_, out);
 }

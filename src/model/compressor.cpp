@@ -121,8 +121,8 @@ void Compressor::append_each_block(StepContext& ctx, int64_t begin, int64_t end,
   } else {
     const View<float> keys = buffers.group_keys.rows(u.rows);
     const View<float> gates = buffers.group_gates.rows(u.rows);
-    ops::linear(ctx.exec, u, wkv_, keys);
-    ops::linear(ctx.exec, u, wgate_, gates);
+    const ops::LinearCall calls[] = {{u, &wkv_, keys}, {u, &wgate_, gates}};
+    ops::linear_each(ctx.exec, calls);
     // Before the new ones take their places, which may be those of the group's first.
     ops::pool_open_groups(ctx.exec, keys, gates, table.open_groups(layer_idx_, begin, end), ratio_,
                           latents);

@@ -41,8 +41,9 @@ void SharedExpert::forward(StepContext& ctx, View<const float> u, View<float> ou
     const int64_t end = std::min(begin + kBlockRows, u.rows);
     const View<float> gate = buffers.shared_gate.rows(end - begin);
     const View<float> up = buffers.shared_up.rows(end - begin);
-    ops::linear(ctx.exec, u.rows_between(begin, end), w1_, gate);
-    ops::linear(ctx.exec, u.rows_between(begin, end), w3_, up);
+    const ops::LinearCall calls[] = {{u.rows_between(begin, end), &w1_, gate},
+                                     {u.rows_between(begin, end), &w3_, up}};
+    ops::linear_each(ctx.exec, calls);
     ops::swiglu(ctx.exec, gate, up, {}, swiglu_limit_, gate);
     ctx.observe(layer_idx_, "shared_hidden", gate);
     ops::linear(ctx.exec, gate, w2_, out.rows_between(begin, end));

@@ -42,6 +42,7 @@ Workspace::Buffers::Buffers(const ModelConfig& config, int64_t max_rows_in, int6
   q = floats(block, config.num_attention_heads * config.head_dim);
   heads = floats(block, config.num_attention_heads * config.head_dim);
   o_latent = floats(block, config.o_groups * config.o_lora_rank);
+  output_groups.reserve(size_t(config.o_groups));
 
   const int64_t max_groups = capacity_tokens;  // ratio 1
   index_q = floats(block, config.index_n_heads * config.index_head_dim);

@@ -6,6 +6,7 @@
 #include "device/memory.h"
 #include "io/engram_reader.h"
 #include "model/step_context.h"
+#include "ops/linear.h"
 #include "tensor/buffer.h"
 
 namespace onecard::model {
@@ -68,6 +69,7 @@ struct Workspace::Buffers {
   Buffer<std::byte> window_rows;
   Matrix<float> kv;
   Matrix<float> q_latent, q, heads, o_latent;
+  std::vector<ops::LinearCall> output_groups;  // of one call; room is reserved
   Matrix<float> index_q, index_weights, index_scores, block_scores;
   Matrix<int64_t> num_visible;
   Matrix<int32_t> selected, candidates;

@@ -43,9 +43,7 @@ class Graph {
   }
   explicit operator bool() const { return exec_ != nullptr; }
   /// Queues the recorded work on `stream`.
-  void launch(cudaStream_t stream) const {
-    ONECARD_CUDA_CHECK(cudaGraphLaunch(exec_, stream));
-  }
+  void launch(cudaStream_t stream) const { ONECARD_CUDA_CHECK(cudaGraphLaunch(exec_, stream)); }
 
  private:
   cudaGraphExec_t exec_ = nullptr;

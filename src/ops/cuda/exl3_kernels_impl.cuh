@@ -62,7 +62,7 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_linear_few_kernel(Exl3Jobs 
 constexpr int kManyHalfBytes = kManyColumnTiles * kFragmentWords * 4 / 2;
 
 template <int kBits>
-__global__ __launch_bounds__(kExl3Threads, 2) void exl3_multiply_many_kernel(
+__global__ __launch_bounds__(kExl3Threads) void exl3_multiply_many_kernel(
     Exl3Items items, const uint2* fragments, int in_blocks, int slice_blocks, float* z) {
   const ExpertItem item = items.item(blockIdx.y);
   if (item.count == 0) return;
@@ -306,17 +306,32 @@ __global__ __launch_bounds__(kExl3Threads) void exl3_reconstruct_kernel(Exl3Tile
   const int64_t in_features = int64_t(gridDim.x) * 128;
   const StripWords<kBits> words =
       load_strip<kBits>(w.strip(in_block, group, warp), w.tile_stride, window);
-  // A lane holds inputs 2q, 2q+1, 2q+8, 2q+9 of outputs g and g + 8.
-  uint16_t* const row = out + (int64_t(group) * 128 + warp * 16 + lane / 4) * in_features +
-                        int64_t(in_block) * 128 + 2 * (lane % 4);
+  // A lane holds inputs 2q, 2q+1, 2q+8, 2q+9 of outputs g and g + 8. A warp's 16 rows of 128 are
+  // put together in shared memory, padded so that neither side meets a bank twice, and leave it 16
+  // bytes a lane.
+  constexpr int kRowWords = 64 + 4;
+  __shared__ uint32_t all_rows[kExl3Warps][16 * kRowWords];
+  uint32_t* const rows = all_rows[warp];
+  uint32_t* const own = rows + lane / 4 * kRowWords + lane % 4;
 #pragma unroll(kBits > 0 ? 8 : 1)
   for (int tile = 0; tile < 8; ++tile) {
     uint32_t a[4];
     decode_tile<kBits>(words, tile, window, bits, w.codebook, a);
-    *reinterpret_cast<uint32_t*>(row + 16 * tile) = a[0];
-    *reinterpret_cast<uint32_t*>(row + 16 * tile + 8) = a[2];
-    *reinterpret_cast<uint32_t*>(row + 8 * in_features + 16 * tile) = a[1];
-    *reinterpret_cast<uint32_t*>(row + 8 * in_features + 16 * tile + 8) = a[3];
+    own[8 * tile] = a[0];
+    own[8 * tile + 4] = a[2];
+    own[8 * kRowWords + 8 * tile] = a[1];
+    own[8 * kRowWords + 8 * tile + 4] = a[3];
+  }
+  __syncwarp();
+  uint16_t* const to =
+      out + (int64_t(group) * 128 + warp * 16) * in_features + int64_t(in_block) * 128;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int row = 2 * i + lane / 16, word = lane % 16 * 4;
+    const uint4 values =
+        make_uint4(rows[row * kRowWords + word], rows[row * kRowWords + word + 1],
+                   rows[row * kRowWords + word + 2], rows[row * kRowWords + word + 3]);
+    *reinterpret_cast<uint4*>(to + row * in_features + 2 * word) = values;
   }
 }
 

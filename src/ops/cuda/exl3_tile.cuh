@@ -350,12 +350,20 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kColumnTiles][4],
 /// Sum of `num_slices` partial rows, first to last: the order is part of the result.
 __device__ __forceinline__ void sum_slices(const float* partial, int num_slices, int64_t stride,
                                            int lane, float (&v)[4]) {
+  constexpr int kAhead = 8;  // loads under way
   load_4_shared_by_blocks(partial, lane, v);
-  for (int slice = 1; slice < num_slices; ++slice) {
-    float next[4];
-    load_4_shared_by_blocks(partial + slice * stride, lane, next);
+  for (int begin = 1; begin < num_slices; begin += kAhead) {
+    float next[kAhead][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] += next[i];
+    for (int s = 0; s < kAhead; ++s)
+      if (begin + s < num_slices)
+        load_4_shared_by_blocks(partial + (begin + s) * stride, lane, next[s]);
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      if (begin + s >= num_slices) break;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] += next[s][i];
+    }
   }
 }
 

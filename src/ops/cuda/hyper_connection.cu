@@ -31,10 +31,10 @@ __device__ float warp_sum(float value) {
 
 __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/// From the mixed products of a token to its coefficients, by one warp. Lane i < n keeps row i of
-/// comb in registers; columns are summed by shuffles over the first 8 lanes.
-__device__ void coefficients(const float* m, const Site& site, int n, int lane, float* pre,
-                             float* post, float* comb) {
+/// From the mixed products of a token to its coefficients, by one warp, for any n. Lane i < n keeps
+/// row i of comb in registers; columns are summed by shuffles over the first 8 lanes.
+__device__ void coefficients_of_any(const float* m, const Site& site, int n, int lane, float* pre,
+                                    float* post, float* comb) {
   const auto value = [&](int idx, int part) { return m[idx] * site.scale[part] + site.base[idx]; };
   if (lane < n) {
     pre[lane] = sigmoid(value(lane, 0)) + site.hc_eps;
@@ -79,6 +79,44 @@ __device__ void coefficients(const float* m, const Site& site, int n, int lane, 
     if (lane < n && k < n) comb[lane * n + k] = row[k];
 }
 
+/// The same for four streams: lane 4i + k of the first 16 keeps element (i, k) of comb.
+__device__ void coefficients_of_four(const float* m, const Site& site, int lane, float* pre,
+                                     float* post, float* comb) {
+  const auto value = [&](int idx, int part) { return m[idx] * site.scale[part] + site.base[idx]; };
+  if (lane < 4) {
+    pre[lane] = sigmoid(value(lane, 0)) + site.hc_eps;
+    post[lane] = 2 * sigmoid(value(4 + lane, 1));
+  }
+  const auto row_sum = [](float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+  };
+  const auto column_sum = [](float x) {
+    x += __shfl_xor_sync(~0u, x, 4);
+    return x + __shfl_xor_sync(~0u, x, 8);
+  };
+  const float logit = value(8 + lane % 16, 2);
+  float largest = fmaxf(logit, __shfl_xor_sync(~0u, logit, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+  float x = expf(logit - largest);
+  x = x / row_sum(x) + site.hc_eps;
+  x = x / (column_sum(x) + site.hc_eps);
+  for (int iteration = 1; iteration < site.sinkhorn_iters; ++iteration) {
+    x = x / (row_sum(x) + site.hc_eps);
+    x = x / (column_sum(x) + site.hc_eps);
+  }
+  if (lane < 16) comb[lane] = x;
+}
+
+/// Four columns of a row of fn or of x, as one load where the row allows it; zero beyond its end.
+__device__ __forceinline__ float4 load_columns(const float* row, int c, int num_columns,
+                                               bool aligned) {
+  if (aligned && c + 4 <= num_columns) return *reinterpret_cast<const float4*>(row + c);
+  return make_float4(c < num_columns ? row[c] : 0.0f, c + 1 < num_columns ? row[c + 1] : 0.0f,
+                     c + 2 < num_columns ? row[c + 2] : 0.0f,
+                     c + 3 < num_columns ? row[c + 3] : 0.0f);
+}
+
 // A thread block: kTokens tokens x kColumns columns of all rows of fn, and the sums of squares. The
 // last block of a token group adds the pieces in order and finishes.
 // partials: [token group][slice][kTokens][rows of fn + 1]
@@ -86,52 +124,89 @@ __global__ __launch_bounds__(kThreads) void hc_coefficients_kernel(View<const fl
                                                                    HcCoefficients out,
                                                                    float* partials,
                                                                    unsigned* counters) {
-  __shared__ float columns[kTokens][kColumns];
+  constexpr int kLoads = kColumns / 128;  // of four columns a lane
+  __shared__ float4 columns[kTokens][kColumns / 4];
   __shared__ float mix[kTokens][(2 + kMaxStreams) * kMaxStreams + 1];
+  __shared__ float part[kWarps][32];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int num_rows = int(site.fn.rows), width = num_rows + 1;
   const int64_t first_token = int64_t(blockIdx.y) * kTokens;
   const int num_tokens = int(x.rows - first_token < kTokens ? x.rows - first_token : kTokens);
   const int64_t begin = int64_t(blockIdx.x) * kColumns;
   const int num_columns = int(x.cols - begin < kColumns ? x.cols - begin : kColumns);
-  for (int t = 0; t < kTokens; ++t)
-    for (int c = int(threadIdx.x); c < kColumns; c += kThreads)
-      columns[t][c] = t < num_tokens && c < num_columns ? x.row(first_token + t)[begin + c] : 0.0f;
+  const bool aligned = ((reinterpret_cast<uintptr_t>(site.fn.data) & 15) |
+                        (reinterpret_cast<uintptr_t>(x.data) & 15) |
+                        uintptr_t((site.fn.stride | x.stride) & 3)) == 0;
+  const auto load_row = [&](int r, float4(&row)[kLoads]) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      row[i] = r < num_rows
+                   ? load_columns(site.fn.row(r) + begin, 4 * (lane + 32 * i), num_columns, aligned)
+                   : make_float4(0, 0, 0, 0);
+  };
+  float4 next[kLoads];  // always one row ahead
+  load_row(warp, next);
+  for (int at = int(threadIdx.x); at < kTokens * (kColumns / 4); at += kThreads) {
+    const int t = at / (kColumns / 4), c = at % (kColumns / 4);
+    columns[t][c] = t < num_tokens
+                        ? load_columns(x.row(first_token + t) + begin, 4 * c, num_columns, aligned)
+                        : make_float4(0, 0, 0, 0);
+  }
   __syncthreads();
   float* const piece = partials + (int64_t(blockIdx.y) * gridDim.x + blockIdx.x) * kTokens * width;
   for (int r = warp; r < width; r += kWarps) {
-    float sums[kTokens] = {};
-    for (int c = lane; c < num_columns; c += 32) {
-      const float factor = r < num_rows ? site.fn.row(r)[begin + c] : 0.0f;
+    float4 row[kLoads];
 #pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        const float value = columns[t][c];
-        sums[t] = fmaf(r < num_rows ? factor : value, value, sums[t]);
+    for (int i = 0; i < kLoads; ++i) row[i] = next[i];
+    load_row(r + kWarps, next);
+    for (int t = 0; t < num_tokens; ++t) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const float4 v = columns[t][lane + 32 * i];
+        const float4 f = r < num_rows ? row[i] : v;
+        sum = fmaf(f.x, v.x, sum);
+        sum = fmaf(f.y, v.y, sum);
+        sum = fmaf(f.z, v.z, sum);
+        sum = fmaf(f.w, v.w, sum);
       }
-    }
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      const float sum = warp_sum(sums[t]);
+      sum = warp_sum(sum);
       if (lane == 0) piece[t * width + r] = sum;
     }
   }
   if (!last_to_arrive(counters + blockIdx.y, gridDim.x)) return;
 
+  // A warp adds every eighth piece, then the eight sums are added in order.
   const float* const pieces = partials + int64_t(blockIdx.y) * gridDim.x * kTokens * width;
-  for (int idx = int(threadIdx.x); idx < kTokens * width; idx += kThreads) {
+  for (int first = 0; first < num_tokens * width; first += 32) {
+    const int idx = first + lane;
     float sum = 0;
-    for (unsigned slice = 0; slice < gridDim.x; ++slice)
-      sum += __ldcg(pieces + int64_t(slice) * kTokens * width + idx);
-    mix[idx / width][idx % width] = sum;
+    if (idx < num_tokens * width) {
+#pragma unroll 8
+      for (unsigned slice = unsigned(warp); slice < gridDim.x; slice += kWarps)
+        sum += __ldcg(pieces + int64_t(slice) * kTokens * width + idx);
+    }
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && idx < num_tokens * width) {
+      float all = 0;
+      for (int w = 0; w < kWarps; ++w) all += part[w][lane];
+      mix[idx / width][idx % width] = all;
+    }
+    __syncthreads();
   }
-  __syncthreads();
   if (warp >= num_tokens) return;
   const float scale = 1.0f / sqrtf(mix[warp][num_rows] / float(x.cols) + site.norm_eps);
   for (int r = lane; r < num_rows; r += 32) mix[warp][r] *= scale;
   __syncwarp();
   const int64_t token = first_token + warp;
-  coefficients(mix[warp], site, int(out.pre.cols), lane, out.pre.row(token), out.post.row(token),
-               out.comb.row(token));
+  float* const pre = out.pre.row(token);
+  float* const post = out.post.row(token);
+  float* const comb = out.comb.row(token);
+  if (out.pre.cols == 4)
+    coefficients_of_four(mix[warp], site, lane, pre, post, comb);
+  else
+    coefficients_of_any(mix[warp], site, int(out.pre.cols), lane, pre, post, comb);
 }
 
 constexpr int kCollapseThreads = 512;
