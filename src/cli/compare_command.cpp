@@ -2,7 +2,6 @@
 // and where in the forward the difference begins.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "cli/flag_values.h"
 #include "cli/memory_check.h"
 #include "engine/decode_step.h"
+#include "engine/divergence.h"
 #include "engine/prefill_pass.h"
 #include "io/checkpoint.h"
 #include "model/model.h"
@@ -108,22 +108,9 @@ struct Totals {
   int64_t losses = 0;
 };
 
-/// log(sum exp)
-double log_sum(std::span<const float> row) {
-  const float largest = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float value : row) sum += std::exp(double(value) - largest);
-  return std::log(sum) + largest;
-}
-
 /// Returns the position's KL.
 double add(std::span<const float> p, std::span<const float> q, int32_t next, Totals& totals) {
-  const double log_p = log_sum(p), log_q = log_sum(q);
-  double kl = 0;  // sum p log(p / q)
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double a = p[i] - log_p, b = q[i] - log_q;
-    kl += std::exp(a) * (a - b);
-  }
+  const double kl = engine::divergence(p, q);
   const auto top1 = [](std::span<const float> row) {
     return std::max_element(row.begin(), row.end()) - row.begin();
   };
@@ -131,8 +118,8 @@ double add(std::span<const float> p, std::span<const float> q, int32_t next, Tot
   totals.same_top1 += top1(p) == top1(q) ? 1 : 0;
   if (next < 0) return kl;
   ++totals.losses;
-  totals.reference_loss += log_p - p[size_t(next)];
-  totals.other_loss += log_q - q[size_t(next)];
+  totals.reference_loss += engine::log_sum_exp(p) - p[size_t(next)];
+  totals.other_loss += engine::log_sum_exp(q) - q[size_t(next)];
   return kl;
 }
 

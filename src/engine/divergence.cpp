@@ -5,16 +5,13 @@
 #include <cstddef>
 
 namespace onecard::engine {
-namespace {
 
-double log_sum_exp(std::span<const float> row) {
-  const float largest = *std::max_element(row.begin(), row.end());
+double log_sum_exp(std::span<const float> logits) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float value : row) sum += std::exp(double(value) - largest);
+  for (const float logit : logits) sum += std::exp(double(logit) - largest);
   return std::log(sum) + largest;
 }
-
-}  // namespace
 
 double divergence(std::span<const float> p, std::span<const float> q) {
   const double log_p = log_sum_exp(p), log_q = log_sum_exp(q);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "engine/divergence.h"
 
 namespace onecard::engine {
 namespace {
@@ -36,13 +37,6 @@ void validate(const SamplingParams& params) {
           "logprobs: must not be negative");
 }
 
-// log(sum(exp(logits)))
-double log_sum_exp(std::span<const float> logits, float max) {
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double(logit) - max);
-  return max + std::log(sum);
-}
-
 size_t argmax(std::span<const float> logits) {
   return size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -57,7 +51,7 @@ void require_finite(std::span<const float> logits) {
 
 void set_logprobs(std::span<const float> raw, int32_t token, int num_top, TokenEvent& event) {
   require_finite(raw);
-  const double norm = log_sum_exp(raw, raw[argmax(raw)]);
+  const double norm = log_sum_exp(raw);
   event.logprob = float(raw[size_t(token)] - norm);
   event.token = token;
   event.rank = 1;

@@ -41,7 +41,8 @@ Generation::Generation(const text::Tokenizer& tokenizer, Metrics& metrics,
       metrics_(metrics),
       options_(std::move(options)),
       detokenizer_(tokenizer),
-      markers_are_tokens_(options_.markers_are_tokens && has_markers(tokenizer)),
+      ordinary_(options_.markers_are_tokens && has_markers(tokenizer) ? text::TextOrigin::kOrdinary
+                                                                      : text::TextOrigin::kUnknown),
       stop_(options_.stop) {
   if (options_.parser) parser_.emplace(std::move(*options_.parser));
 }
@@ -81,8 +82,8 @@ void Generation::take_token(engine::TokenEvent token, text::MessageEvents& event
   const bool known = token.token < tokenizer_.vocab_size();
   if (known && !(options_.skip_special_tokens && tokenizer_.is_special(token.token))) {
     std::string text;
-    auto origin = markers_are_tokens_ ? text::TextOrigin::kOrdinary : text::TextOrigin::kUnknown;
-    if (markers_are_tokens_ && tokenizer_.is_added(token.token)) {
+    text::TextOrigin origin = ordinary_;
+    if (origin == text::TextOrigin::kOrdinary && tokenizer_.is_added(token.token)) {
       detokenizer_.finish(text);
       take_text(std::exchange(text, {}), origin, events);
       origin = text::TextOrigin::kMarker;
@@ -135,8 +136,7 @@ void Generation::finish_text(text::OutputEnd end, text::MessageEvents& events) {
   if (!stopped_) {
     std::string rest;
     detokenizer_.finish(rest);
-    take_text(rest, markers_are_tokens_ ? text::TextOrigin::kOrdinary : text::TextOrigin::kUnknown,
-              events);
+    take_text(rest, ordinary_, events);
   }
   if (parser_) {
     for (auto& event : parser_->finish(end)) events.push_back(std::move(event));

@@ -63,7 +63,7 @@ class Generation {
   Metrics& metrics_;
   GenerationOptions options_;
   text::Detokenizer detokenizer_;
-  bool markers_are_tokens_;  // as the options say, and the tokenizer has them
+  text::TextOrigin ordinary_;  // of ordinary tokens; kUnknown: markers are not told from text
   std::optional<text::OutputParser> parser_;
   text::StopMatcher stop_;
   engine::SequenceHandle handle_;
